@@ -1,0 +1,70 @@
+# Python 3.11 or newer and make are enough; everything else is installed into .venv, at the
+# versions of constraints.txt. `make` alone lists the targets.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+MANIFESTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml)) playground/pyproject.toml
+PLUGINS := $(foreach manifest,$(wildcard plugins/*/pyproject.toml),-e $(dir $(manifest)))
+PROJECTS := $(PLUGINS) -e 'playground[models]'
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help install playground test lint bench chromium clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+playground: $(VENV)/.playground ## open the playground in the browser (ARGS="--port 8000")
+	$(BIN)/attnreg playground $(ARGS)
+
+install: $(VENV)/.dev ## install everything, tools included, editable
+
+test: $(VENV)/.dev ## run every test (ARGS="-k linear"); browser tests need `make chromium` first
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.dev ## check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+ifneq ($(wildcard tests/benchmarks),)
+bench: $(VENV)/.dev ## run the benchmarks
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only $(ARGS)
+else
+bench:
+	@echo "There are no benchmarks yet: the folder tests/benchmarks does not exist." >&2
+	@exit 1
+endif
+
+chromium: ## install the browser and the Chinese fonts that the browser tests use (Debian)
+	$(SUDO) apt-get update
+	$(SUDO) apt-get install --yes --no-install-recommends chromium fonts-noto-cjk
+
+clean: ## remove .venv, caches and built files
+	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find attnreg plugins playground tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was installed from, so a second call installs nothing.
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Torch first, exactly: a range asked for by another package may bring another build of it.
+$(VENV)/.torch: constraints.txt | $(VENV)/.created
+	$(INSTALL) $(TORCH)
+	@touch $@
+
+$(VENV)/.playground: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
+	$(INSTALL) -e . $(PROJECTS)
+	@touch $@
+
+$(VENV)/.dev: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
+	$(INSTALL) -e '.[dev]' $(PROJECTS)
+	@touch $(VENV)/.playground $@

@@ -1,0 +1,100 @@
+"""How commands print: tables for a terminal, plain text for a pipe, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnreg.registry import Plugin, Registry
+
+PIPE_WIDTH = 10_000
+"""Columns where nobody looks: a row stays on one line, for ``grep`` and the like."""
+
+
+def console() -> Console:
+    """Return the console of stdout: colours only in a terminal, natural width in a pipe.
+
+    Plugins and users write much of what is printed, so nothing of it is read as markup.
+    """
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(markup=False, emoji=False, highlight=False, width=PIPE_WIDTH if piped else None)
+
+
+def table(*headers: str, title: str | None = None) -> Table:
+    """Return an empty table whose cells fold where the terminal is narrow; no column is lost."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(
+        title=None if title is None else Text(title),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for header in headers:
+        made.add_column(header, overflow="fold")
+    return made
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as JSON, indented; escaped to ASCII where stdout is not Unicode."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=not unicode, default=str))
+
+
+def print_markdown(headers: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table in Markdown; a ``|`` or a line break inside a cell stays inside it."""
+    heads = list(headers)
+    for cells in (heads, ["---"] * len(heads), *rows):
+        safe = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+        typer.echo(f"| {' | '.join(safe)} |")
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error's message on one line, without what would steer a terminal."""
+    return "".join(sign for sign in " ".join(str(error).split()) if sign.isprintable())
+
+
+def reason(error: BaseException) -> str:
+    """Return an error's type and message on one line."""
+    return f"{type(error).__name__}: {sentence(error)}".removesuffix(": ")
+
+
+def source(registry: Registry, name: str) -> tuple[str, str]:
+    """Return the distribution that registered a variant, and its version."""
+    distribution = registry.owner(name)
+    versions = (p.version for p in registry.plugins if p.distribution == distribution)
+    return distribution, next(versions, "") or "unknown"
+
+
+def broken_lines(plugins: Iterable[Plugin]) -> list[str]:
+    """Say of each broken plugin whose it is, and why it is broken."""
+    return [
+        f"{one.name} ({one.distribution} {one.version or 'of unknown version'}, "
+        f"module {one.module}): {reason(one.error)}"
+        for one in plugins
+        if one.error is not None
+    ]
+
+
+def duplicate_lines(duplicates: Mapping[str, Iterable[str]]) -> list[str]:
+    """Say of each variant name claimed twice by whom, and how to pick one."""
+    return [
+        f"{name}: claimed by {' and '.join(owners)}; "
+        f"use {' or '.join(f'{owner}/{name}' for owner in owners)}"
+        for name, owners in duplicates.items()
+    ]

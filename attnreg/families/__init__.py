@@ -1,0 +1,14 @@
+"""Families: an author writes one formula and gets masks, weights, decoding and lean memory."""
+
+from attnreg.families.dot_product import DotProductAttention, attend_fused, why_not_fused
+from attnreg.families.kernel import Features, KernelAttention
+from attnreg.families.score import ScoreAttention
+
+__all__ = [
+    "DotProductAttention",
+    "Features",
+    "KernelAttention",
+    "ScoreAttention",
+    "attend_fused",
+    "why_not_fused",
+]

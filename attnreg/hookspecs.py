@@ -1,0 +1,85 @@
+"""The hooks a plugin may implement, and the frozen values it registers through them.
+
+A plugin is a module named by an entry point in group ``attnreg``. It sets ``ATTNREG_CONTRACT = 1``
+and implements any of these hooks; a hook gets a ``register`` callable and only registers: nothing
+is activated, patched or downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from attnreg.variant import Implementation, Variant
+
+CONTRACT = 1
+"""The version of the contract that a plugin names in ``ATTNREG_CONTRACT``."""
+
+PROJECT = "attnreg"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A tab of the playground: ``title`` by language, ``build`` named as ``"module:function"``.
+
+    ``build`` is imported when the playground starts and called inside its ``gr.Blocks``.
+    """
+
+    id: str
+    title: Mapping[str, str]
+    build: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """A way to tell an ``AttentionLayer`` the order of its input.
+
+    ``factory(dims)`` returns an ``nn.Module`` whose ``forward(query, key, query_position,
+    key_position)`` returns ``(query, key, bias)``, bias None or (1, H, Lq, Lk).
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    summary: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law of the conformance suite: ``law(case)`` is silent where it holds, else raises."""
+
+    id: str
+    law: Callable[[Any], None]
+    level: str = "required"
+    summary: str = ""
+
+
+@hookspec
+def attnreg_register_variants(register: Callable[[Variant], None]) -> None:
+    """Register attention variants: ``register(Variant(...))``."""
+
+
+@hookspec
+def attnreg_register_implementations(register: Callable[[str, Implementation], None]) -> None:
+    """Register a faster way to compute a variant: ``register("linear", Implementation(...))``."""
+
+
+@hookspec
+def attnreg_register_checks(register: Callable[[Check], None]) -> None:
+    """Register conformance checks: ``register(Check(...))``."""
+
+
+@hookspec
+def attnreg_register_positions(register: Callable[[Position], None]) -> None:
+    """Register positions for ``AttentionLayer``: ``register(Position(...))``."""
+
+
+@hookspec
+def attnreg_register_panels(register: Callable[[Panel], None]) -> None:
+    """Register tabs of the playground: ``register(Panel(...))``."""

@@ -1,0 +1,158 @@
+"""``AttentionLayer``: projections around any registered variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnreg.attention import Dims
+from attnreg.decoding import State
+from attnreg.errors import ShapeError
+from attnreg.lowering import LoweredMask
+from attnreg.mask import Mask
+from attnreg.positions import create_position
+from attnreg.projection import QKVProjection, merge_heads
+from attnreg.registry import create
+from attnreg.variant import Variant
+
+Context = Tensor | tuple[Tensor, Tensor]
+
+
+class AttentionLayer(nn.Module):
+    """Multi-head attention of embeddings: project, attend with any variant, project back.
+
+    ``layer(x)`` maps (B, L, embed_dim) to (B, L, embed_dim); ``layer(x, context, mask)`` attends
+    from x to a context (B, Lk, kdim), or to a pair of contexts for key and value where ``kdim``
+    and ``vdim`` differ. ``head_dim`` defaults to embed_dim / num_heads, ``value_dim`` to
+    head_dim. ``position`` is None, "rotary", "alibi", or a name that a plugin registers.
+    ``dropout`` acts on the weights. Further options are the variant's own.
+
+    Padded rows (``mask.key_valid``) are zeroed before they are projected, so that nothing stored
+    in them reaches an output or a gradient.
+
+    Raises ``ShapeError`` for sizes that do not fit, and whatever ``attnreg.create`` raises.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        attention: str | Variant = "scaled_dot_product",
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = True,
+        position: str | None = None,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        max_length: int | None = None,
+        implementation: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise ShapeError(
+                    f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}; "
+                    "change one of them, or give head_dim"
+                )
+            head_dim = embed_dim // num_heads
+        self.attention = create(
+            attention,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            num_kv_heads=num_kv_heads,
+            value_dim=value_dim,
+            max_length=max_length,
+            implementation=implementation,
+            dropout=dropout,
+            scale=scale,
+            **options,
+        )
+        dims: Dims = self.attention.dims
+        own = self.attention.variant.projection
+        sizes = {"kdim": kdim or embed_dim, "vdim": vdim or embed_dim}
+        self.projection = (
+            QKVProjection(embed_dim, dims, bias=bias, **sizes)
+            if own is None
+            else own(self.attention.module, embed_dim, dims, bias=bias, **sizes)
+        )
+        self.output = nn.Linear(num_heads * dims.value_dim, embed_dim, bias=bias)
+        if bias:
+            nn.init.zeros_(self.output.bias)
+        self.position = None if position is None else create_position(position, dims)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, context: Context | None = None, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
+        """Attend from (B, Lq, embed_dim), by default to itself: (B, Lq, embed_dim)."""
+        query, key, value, mask = self._heads(x, context, mask)
+        return self._output(self.attention(query, key, value, mask))
+
+    def weights(self, x: Tensor, context: Context | None = None, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
+        """Return the weights that ``forward`` uses, (B, num_heads, Lq, Lk)."""
+        query, key, _, mask = self._heads(x, context, mask)
+        return self.attention.weights(query, key, mask)
+
+    def step(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        mask: Mask = Mask(),  # noqa: B008  # Mask() is immutable
+    ) -> tuple[Tensor, State]:
+        """Decode the next chunk (B, n, embed_dim) of a sequence; ``state=None`` starts one."""
+        length = 0 if state is None else state.length
+        x = _zero_padding(x, mask)
+        query, key, value = self.projection(x, x, x)
+        if self.position is not None:
+            new = torch.arange(length, length + x.shape[1], device=x.device)
+            # Keys in the state were placed when they came; a bias spans them as well.
+            query, key, _ = self.position(query, key, new, new)
+            everything = torch.arange(length + x.shape[1], device=x.device)
+            _, _, bias = self.position(query[..., :1, :], key[..., :1, :], new, everything)
+            mask = mask & Mask(bias=bias)
+        output, state = self.attention.step(query, key, value, state, mask)
+        return self._output(output), state
+
+    def _heads(
+        self, x: Tensor, context: Context | None, mask: Mask
+    ) -> tuple[Tensor, Tensor, Tensor, Mask]:
+        key_input, value_input = context if isinstance(context, tuple) else (context, context)
+        if key_input is None or value_input is None:
+            x = _zero_padding(x, mask)
+            key_input = value_input = x
+        elif key_input is value_input:
+            key_input = value_input = _zero_padding(key_input, mask)
+        else:
+            key_input, value_input = (_zero_padding(t, mask) for t in (key_input, value_input))
+        query, key, value = self.projection(x, key_input, value_input)
+        if self.position is not None:
+            lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
+            query, key, bias = self.position(
+                query, key, lowered.query_position, lowered.key_position
+            )
+            mask = mask & Mask(bias=bias)
+        return query, key, value, mask
+
+    def _output(self, heads: Tensor) -> Tensor:
+        output: Tensor = self.output(merge_heads(heads))
+        return output
+
+
+def _zero_padding(x: Tensor, mask: Mask) -> Tensor:
+    """Zero the rows of keys that are padding, before anything is computed from them."""
+    if mask.key_valid is None:
+        return x
+    if x.dim() != 3 or tuple(mask.key_valid.shape) != tuple(x.shape[:2]):
+        raise ShapeError(
+            f"key_valid of shape {tuple(mask.key_valid.shape)} does not fit keys of shape "
+            f"{tuple(x.shape)}: it must be (batch, key_length)"
+        )
+    return x.masked_fill(~mask.key_valid[..., None], 0.0)

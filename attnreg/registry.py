@@ -1,0 +1,402 @@
+"""``Registry``: a read-only mapping of the variants that installed plugins register.
+
+Plugins load one at a time; one that fails is recorded with its reason and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import pluggy
+import torch
+
+from attnreg import hookspecs
+from attnreg.attention import Dims
+from attnreg.checked import CheckedAttention
+from attnreg.errors import (
+    AttnregError,
+    BrokenPlugin,
+    OptionError,
+    UnknownVariant,
+    UnsupportedOption,
+    nearest,
+)
+from attnreg.hookspecs import CONTRACT, PROJECT, Check, Panel, Position
+from attnreg.options import validate
+from attnreg.validation import check_dims
+from attnreg.variant import Implementation, Variant
+
+KNOWN_PLUGINS: Mapping[str, str] = {
+    name: "attnreg-" + name.replace("_", "-")
+    for name in (
+        "scaled_dot_product",
+        "additive",
+        "cosine",
+        "euclidean",
+        "shared_qkv",
+        "linear",
+        "linformer",
+        "performer",
+        "sparse_window",
+    )
+}
+"""The variants of this project and their distributions: the only ones we suggest installing."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An installed plugin: its entry point, its distribution, and why it is broken, if it is."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    error: BaseException | None = None
+
+
+class Registry(Mapping[str, Variant]):
+    """The variants at hand, by name. ``Registry()`` is empty; ``discover()`` loads plugins.
+
+    A name claimed by two distributions is in neither's hands: it is missing from the mapping, and
+    ``get`` by name says who claims it; ``"distribution/name"`` picks one.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, dict[str, Variant]] = {}
+        self._plugins: list[Plugin] = []
+        self._implementations: list[tuple[str, str, Implementation]] = []
+        self.checks: dict[str, Check] = {}
+        self.positions: dict[str, Position] = {}
+        self.panels: dict[str, Panel] = {}
+
+    def __getitem__(self, name: str) -> Variant:
+        claims = self._claims.get(name, {})
+        if len(claims) == 1:
+            return self._extended(next(iter(claims.values())))
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(name for name, claims in self._claims.items() if len(claims) == 1))
+
+    def __len__(self) -> int:
+        return sum(len(claims) == 1 for claims in self._claims.values())
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Every plugin found, loaded or broken."""
+        return tuple(self._plugins)
+
+    @property
+    def broken(self) -> Mapping[str, Plugin]:
+        """The plugins that could not be loaded, by entry-point name."""
+        return {plugin.name: plugin for plugin in self._plugins if plugin.error is not None}
+
+    @property
+    def duplicates(self) -> Mapping[str, tuple[str, ...]]:
+        """Variant names claimed by several distributions, and which."""
+        return {n: tuple(sorted(c)) for n, c in sorted(self._claims.items()) if len(c) > 1}
+
+    def owner(self, name: str) -> str:
+        """Return the distribution that registered a variant; raises as ``variant`` does."""
+        self.variant(name)
+        owner, _, short = name.rpartition("/")
+        claims = self._claims[short]
+        return next(who for who in claims if not owner or _same_name(who, owner))
+
+    def discover(self, *, strict: bool | None = None) -> Registry:
+        """Load every entry point of group ``attnreg``, each by itself; return the registry.
+
+        With ``strict`` (None: where ``ATTNREG_STRICT`` is set) a plugin that fails raises
+        ``BrokenPlugin`` instead of being recorded.
+        """
+        found = sorted(metadata.entry_points(group=PROJECT), key=lambda one: (one.name, one.value))
+        for entry in found:
+            owner = entry.dist
+            self.add_plugin(
+                entry.load,
+                name=entry.name,
+                # A damaged installation may lack its name or version.
+                distribution=(owner.name if owner else None) or "unknown",
+                version=(owner.version if owner else None) or "",
+                module=entry.value,
+                strict=strict,
+            )
+        return self
+
+    def add_plugin(
+        self,
+        plugin: ModuleType | object | Callable[[], object],
+        *,
+        name: str,
+        distribution: str | None = None,
+        version: str = "",
+        module: str = "",
+        strict: bool | None = None,
+    ) -> None:
+        """Load one plugin: a module, an object with hooks, or a callable that imports it.
+
+        It registers wholly or not at all. What fails is recorded in ``broken``, and raised as
+        ``BrokenPlugin`` where ``strict`` is True (None: where ``ATTNREG_STRICT`` is set).
+        """
+        distribution = distribution or name
+        if strict is None:
+            strict = os.environ.get("ATTNREG_STRICT", "") not in ("", "0")
+        error: BaseException | None = None
+        try:
+            loaded = plugin() if callable(plugin) else plugin
+            staged = _load(loaded, name)
+            self._commit(staged, distribution)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as caught:  # a plugin may even call sys.exit while it is imported
+            error = caught
+        self._plugins.append(Plugin(name, distribution, version, module, error))
+        if error is not None and strict:
+            raise BrokenPlugin(_broken_message(self._plugins[-1])) from error
+
+    def variant(self, name: str) -> Variant:
+        """Return a variant by name or as ``"distribution/name"``.
+
+        Raises ``UnknownVariant`` with the nearest name, ``BrokenPlugin`` where its plugin failed
+        to load, and ``OptionError`` where two distributions claim the name.
+        """
+        owner, _, short = name.rpartition("/")
+        claims = self._claims.get(short, {})
+        if owner:
+            picked = {who: v for who, v in claims.items() if _same_name(who, owner)}
+            if picked:
+                return self._extended(next(iter(picked.values())))
+        elif len(claims) == 1:
+            return self._extended(next(iter(claims.values())))
+        elif claims:
+            choices = " or ".join(f"{who}/{short}" for who in sorted(claims))
+            raise OptionError(
+                f"{short!r} is registered by {len(claims)} distributions; say which: {choices}"
+            )
+        for plugin in self._plugins:
+            if plugin.error is not None and short in (plugin.name, plugin.module):
+                raise BrokenPlugin(_broken_message(plugin)) from plugin.error
+        hint = nearest(name, self)
+        if not hint and short in KNOWN_PLUGINS:
+            hint = f" It comes with: pip install {KNOWN_PLUGINS[short]}."
+        raise UnknownVariant(
+            f"no installed plugin registers {name!r}.{hint} Registered: {', '.join(self) or 'none'}"
+        )
+
+    def create(
+        self,
+        name: str | Variant,
+        *,
+        num_heads: int,
+        head_dim: int,
+        num_kv_heads: int | None = None,
+        value_dim: int | None = None,
+        max_length: int | None = None,
+        implementation: str = "auto",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> CheckedAttention:
+        """Build an attention module by name; see ``attnreg.create``."""
+        variant = name if isinstance(name, Variant) else self.variant(name)
+        dims = Dims(
+            num_heads,
+            head_dim,
+            num_kv_heads or num_heads,
+            value_dim or head_dim,
+            max_length,
+        )
+        check_dims(variant, dims)
+        arguments = validate(variant.name, variant.options, options)
+        arguments |= _common_arguments(variant, dropout, scale)
+        module = variant.factory(dims, **arguments)
+        attn = CheckedAttention(variant, module, dims, implementation)
+        return attn if device is None and dtype is None else attn.to(device=device, dtype=dtype)
+
+    def _extended(self, variant: Variant) -> Variant:
+        extra = [one for name, _, one in self._implementations if name == variant.name]
+        if not extra:
+            return variant
+        return replace(variant, implementations=(*variant.implementations, *extra))
+
+    def _commit(self, staged: _Staged, distribution: str) -> None:
+        for variant in staged.variants:
+            if distribution in self._claims.get(variant.name, {}):
+                raise OptionError(f"{distribution} registers the variant {variant.name!r} twice")
+        tables: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+            (self.checks, staged.checks, "check"),
+            (self.positions, staged.positions, "position"),
+            (self.panels, staged.panels, "panel"),
+        )
+        for known, new, what in tables:
+            for key in new:
+                if key in known:
+                    raise OptionError(f"the {what} {key!r} is already registered")
+        for variant in staged.variants:
+            self._claims.setdefault(variant.name, {})[distribution] = variant
+        for known, new, _ in tables:
+            known.update(new)
+        self._implementations += [(name, distribution, one) for name, one in staged.extra]
+
+
+class _Staged:
+    """What one plugin registers, kept apart until all of it is known to be right."""
+
+    def __init__(self) -> None:
+        self.variants: list[Variant] = []
+        self.extra: list[tuple[str, Implementation]] = []
+        self.checks: dict[str, Check] = {}
+        self.positions: dict[str, Position] = {}
+        self.panels: dict[str, Panel] = {}
+
+    def register_variant(self, variant: Variant) -> None:
+        _expect(variant, Variant)
+        if any(variant.name == other.name for other in self.variants):
+            raise OptionError(f"the variant {variant.name!r} is registered twice")
+        self.variants.append(variant)
+
+    def register_implementation(self, name: str, implementation: Implementation) -> None:
+        _expect(implementation, Implementation)
+        self.extra.append((name, implementation))
+
+    def register_check(self, check: Check) -> None:
+        _expect(check, Check)
+        self.checks[check.id] = check
+
+    def register_position(self, position: Position) -> None:
+        _expect(position, Position)
+        self.positions[position.name] = position
+
+    def register_panel(self, panel: Panel) -> None:
+        _expect(panel, Panel)
+        self.panels[panel.id] = panel
+
+
+def _load(plugin: object, name: str) -> _Staged:
+    version = getattr(plugin, "ATTNREG_CONTRACT", None)
+    if version != CONTRACT:
+        raise AttnregError(
+            f"plugin {name!r} was built for contract {version!r}, this attnreg has {CONTRACT}; "
+            f"its module must set ATTNREG_CONTRACT = {CONTRACT}, or install a matching version"
+        )
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name)
+    manager.check_pending()  # a misspelt hook fails here instead of being silent
+    staged = _Staged()
+    hook = manager.hook
+    hook.attnreg_register_variants(register=staged.register_variant)
+    hook.attnreg_register_implementations(register=staged.register_implementation)
+    hook.attnreg_register_checks(register=staged.register_check)
+    hook.attnreg_register_positions(register=staged.register_position)
+    hook.attnreg_register_panels(register=staged.register_panel)
+    return staged
+
+
+def _expect(value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(f"register takes {kind.__name__}, got {type(value).__name__}")
+
+
+def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    if isinstance(dropout, bool) or not 0.0 <= dropout < 1.0:
+        raise OptionError(f"dropout must be at least 0 and below 1, got {dropout!r}")
+    if dropout > 0.0 and not ("dropout" in variant.common and variant.capabilities.dropout):
+        raise UnsupportedOption(
+            f"{variant.name} has no dropout: it never forms the weights that dropout acts on"
+        )
+    if "dropout" in variant.common:
+        arguments["dropout"] = float(dropout)
+    if scale is not None:
+        if "scale" not in variant.common:
+            raise UnsupportedOption(f"{variant.name} has no scale; leave it out")
+        if isinstance(scale, bool) or not float("-inf") < scale < float("inf"):
+            raise OptionError(f"scale must be a finite number or None, got {scale!r}")
+        arguments["scale"] = float(scale)
+    return arguments
+
+
+def _broken_message(plugin: Plugin) -> str:
+    reason = f"{type(plugin.error).__name__}: {plugin.error}"
+    return (
+        f"plugin {plugin.name!r} of {plugin.distribution} could not be loaded: {reason}; "
+        "`attnreg doctor` lists every fault"
+    )
+
+
+def _same_name(a: str, b: str) -> bool:
+    return a.replace("_", "-").lower() == b.replace("_", "-").lower()
+
+
+_default: Registry | None = None
+
+
+def default_registry() -> Registry:
+    """Return the registry of everything installed, loaded at the first call."""
+    global _default  # noqa: PLW0603  # one cache, filled lazily so that importing stays cheap
+    if _default is None:
+        _default = Registry().discover()
+    return _default
+
+
+def list_variants() -> list[str]:
+    """Return the names of the registered variants, sorted."""
+    return list(default_registry())
+
+
+def get_variant(name: str) -> Variant:
+    """Return a registered variant by name, or as ``"distribution/name"``.
+
+    Raises ``UnknownVariant``, ``BrokenPlugin``, or ``OptionError`` for a name claimed twice.
+    """
+    return default_registry().variant(name)
+
+
+def create(
+    name: str | Variant,
+    *,
+    num_heads: int,
+    head_dim: int,
+    num_kv_heads: int | None = None,
+    value_dim: int | None = None,
+    max_length: int | None = None,
+    implementation: str = "auto",
+    dropout: float = 0.0,
+    scale: float | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> CheckedAttention:
+    """Build the attention module of a registered variant.
+
+    ``num_kv_heads`` defaults to ``num_heads``, ``value_dim`` to ``head_dim``; ``max_length`` is
+    the largest number of keys, needed by variants of fixed length. ``implementation="auto"`` is
+    the fastest that accepts each call; naming one that cannot run a call is an error then.
+    ``scale=None`` means the variant's own default. ``options`` are the variant's own
+    (``attnreg.get_variant(name).options``).
+
+    Raises ``UnknownVariant``, ``OptionError``, ``ShapeError``, ``LengthError``,
+    ``UnsupportedFeature``, or ``UnsupportedOption`` for a scale or dropout that it does not have.
+    """
+    return default_registry().create(
+        name,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_kv_heads=num_kv_heads,
+        value_dim=value_dim,
+        max_length=max_length,
+        implementation=implementation,
+        dropout=dropout,
+        scale=scale,
+        device=device,
+        dtype=dtype,
+        **options,
+    )

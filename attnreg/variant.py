@@ -1,0 +1,228 @@
+"""``Variant``: what a plugin registers. A variant is its mathematics; an implementation is a way
+to compute it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from attnreg.attention import Dims
+from attnreg.errors import OptionError
+from attnreg.options import COMMON, Option, options_of, parameters_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+    from attnreg.mask import Mask
+
+    Reference = Callable[..., np.ndarray[Any, Any]]
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a variant can do. A call that asks for more is refused with a typed error.
+
+    Request fields, refused where not declared: the mask fields ``causal, key_valid, allowed, bias,
+    window, packed``; ``cross`` (Lq != Lk), ``grouped`` (fewer key heads than query heads),
+    ``value_dim`` (different from the head dimension), ``dropout``, ``noncausal``; ``decode``
+    ("cache" keeps keys and values, "recurrent" a state of fixed size); ``weights`` ("exact" are
+    the weights that multiply V, "implied" the linear map from V to the output, which may be signed
+    and need not sum to 1); ``dtypes``.
+
+    Property fields, verified where declared: ``normalized`` (rows of weights are not negative and
+    sum to 1), ``positional`` (order matters by itself), ``fixed_length`` (needs ``max_length``),
+    ``deterministic``, ``differentiable``, ``compile`` (``torch.compile``, export and vmap).
+    """
+
+    causal: bool = False
+    key_valid: bool = False
+    allowed: bool = False
+    bias: bool = False
+    window: bool = False
+    packed: bool = False
+    cross: bool = False
+    grouped: bool = False
+    value_dim: bool = False
+    dropout: bool = False
+    noncausal: bool = True
+    decode: Literal["none", "cache", "recurrent"] = "none"
+    weights: Literal["exact", "implied", "none"] = "none"
+    dtypes: tuple[str, ...] = DTYPES
+    normalized: bool = False
+    positional: bool = False
+    fixed_length: bool = False
+    deterministic: bool = False
+    differentiable: bool = True
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """How time and memory grow with the length L of the keys, such as ``"L^2"`` or ``"L"``.
+
+    Memory is what a forward call needs beyond its inputs and its output.
+    """
+
+    time: str = "L^2"
+    memory: str = "L"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What an implementation may know of a call before anything is computed: no values."""
+
+    dims: Dims
+    query_shape: tuple[int, ...]
+    key_shape: tuple[int, ...]
+    value_shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    mask: Mask
+    module: nn.Module
+    needs_grad: bool
+    compiling: bool
+    """Inside ``torch.compile`` or ``torch.export``: lengths are symbols, loops would unroll."""
+    transformed: bool
+    """Inside a function transform such as ``torch.func.vmap``."""
+
+    @property
+    def traced(self) -> bool:
+        """Compiling or transformed: neither values nor custom gradients are at hand."""
+        return self.compiling or self.transformed
+
+    @property
+    def dropout(self) -> float:
+        """The dropout in force: 0 in evaluation mode."""
+        return float(getattr(self.module, "dropout", 0.0)) if self.module.training else 0.0
+
+
+def _always(call: Call) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a variant, on the module's own parameters.
+
+    ``forward(module, query, key, value, mask)`` gets what ``Attention.forward`` gets;
+    ``why_not(call)`` lists the reasons why it cannot run a ``Call``, empty where it can. Of those
+    that can, the highest ``rank`` is chosen; nothing is timed.
+    """
+
+    name: str
+    forward: Callable[[nn.Module, Tensor, Tensor, Tensor, Mask], Tensor]
+    why_not: Callable[[Call], list[str]] = _always
+    rank: int = 0
+
+
+def _eager(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    output: Tensor = module.forward(query, key, value, mask)
+    return output
+
+
+EAGER = Implementation("eager", _eager)
+"""The module's own ``forward``: every variant has it, and it takes every call."""
+
+
+class Approximation(NamedTuple):
+    """What a variant stands for: the other variant, the option that tightens it, and the law."""
+
+    variant: str
+    option: str
+    law: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A registered attention variant: its name, how to build it, and what it promises.
+
+    ``factory(dims, *, scale, dropout, **options)`` returns an ``nn.Module`` that follows
+    ``Attention``; its keyword-only parameters are the options (``attnreg.options``), and ``scale``
+    and ``dropout`` are passed only where it takes them. ``capabilities=None`` and
+    ``implementations=()`` take the factory's own attributes of these names; a factory may also
+    have ``reasons``, a mapping from a capability that it lacks to the reason, for its refusals.
+
+    ``reference(module, query, key, value, visible, bias, query_position, key_position)`` is the
+    formula in NumPy float64; ``projection(module, embed_dim, dims, *, kdim, vdim, bias)`` builds
+    the variant's own projections for ``AttentionLayer`` (``attnreg.projection``);
+    ``known_failures`` maps a conformance check to the reason why it fails.
+
+    Raises ``OptionError`` where the name is not an identifier in lower case, two implementations
+    share a name, or an option cannot be read.
+    """
+
+    name: str
+    factory: Callable[..., nn.Module]
+    summary: str = field(kw_only=True)
+    formula: str = field(default="", kw_only=True)
+    paper: str = field(default="", kw_only=True)
+    capabilities: Capabilities = field(default=None, kw_only=True)  # type: ignore[assignment]  # None means the factory's own; filled in below
+    complexity: Complexity = field(default=Complexity(), kw_only=True)
+    reference: Reference | None = field(default=None, kw_only=True)
+    approximates: Approximation | tuple[str, str, str] | None = field(default=None, kw_only=True)
+    projection: Callable[..., nn.Module] | None = field(default=None, kw_only=True)
+    implementations: tuple[Implementation, ...] = field(default=(), kw_only=True)
+    known_failures: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            raise OptionError(
+                f"a variant's name must be lower-case letters, digits and _, got {self.name!r}"
+            )
+        own = self.capabilities or getattr(self.factory, "capabilities", None) or Capabilities()
+        given = tuple(self.implementations or getattr(self.factory, "implementations", ()))
+        others = [one for one in given if one.name != EAGER.name]
+        ranked = sorted([*others, EAGER], key=lambda one: -one.rank)
+        names = [one.name for one in ranked]
+        if len(set(names)) < len(names):
+            raise OptionError(f"{self.name} has two implementations of one name: {names}")
+        object.__setattr__(self, "capabilities", own)
+        object.__setattr__(self, "implementations", tuple(ranked))
+        if self.approximates is not None:
+            object.__setattr__(self, "approximates", Approximation(*self.approximates))
+        _ = self.options  # so that an unreadable option fails here, not at the first use
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """The variant's options, read from the constructor's signature."""
+        return options_of(self.factory)
+
+    @cached_property
+    def common(self) -> frozenset[str]:
+        """Which of ``scale`` and ``dropout`` the constructor takes."""
+        return frozenset(COMMON) & frozenset(parameters_of(self.factory))
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything declared as plain data, ready for JSON."""
+        from dataclasses import asdict
+
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "formula": self.formula,
+            "paper": self.paper,
+            "complexity": asdict(self.complexity),
+            "capabilities": {k: _plain(v) for k, v in asdict(self.capabilities).items()},
+            "implementations": [one.name for one in self.implementations],
+            "approximates": None if self.approximates is None else list(self.approximates),
+            "options": [
+                {
+                    "name": option.name,
+                    "default": _plain(option.default),
+                    "allowed": option.allowed,
+                    "doc": option.doc,
+                }
+                for option in self.options
+            ],
+        }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

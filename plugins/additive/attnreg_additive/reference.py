@@ -1,0 +1,76 @@
+"""Additive attention from its formula, in NumPy float64, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+
+def reference(
+    module: Any,
+    query: Floats,
+    key: Floats,
+    value: Floats,
+    visible: Bools,
+    bias: Floats | None,
+    query_position: Integers,
+    key_position: Integers,
+) -> Floats:
+    """Softmax attention whose score is a small network of query and key.
+
+    query (B, Hq, Lq, D), key (B, Hkv, Lk, D), value (B, Hkv, Lk, Dv), visible (B, Hq, Lq, Lk),
+    bias None or broadcastable to it, query_position (Lq,), key_position (Lk,); returns float64
+    (B, Hq, Lq, Dv). Query head h reads key head h // (Hq // Hkv); a row that sees no key is 0.
+
+        score_ij = sum_m u_m tanh(W_m.q_i + U_m.k_j + c_m), over the hidden units m
+        o_i = sum_j softmax_j(scale * score_ij / temperature + bias_ij) v_j,
+              over the keys j that row i sees
+
+    W is query_weight, U key_weight (Hq, hidden, D), c bias and u score_weight (Hq, hidden).
+    Bahdanau et al. 2014, Neural Machine Translation by Jointly Learning to Align and Translate,
+    arXiv:1409.0473, appendix A.1.2; scale and temperature are 1 there, and it has no c.
+    """
+    batch, heads, rows, _ = query.shape
+    group = heads // key.shape[1]
+    query, key, value = (np.asarray(a, dtype=np.float64) for a in (query, key, value))
+    query_weight, key_weight = _array(module.query_weight), _array(module.key_weight)
+    hidden_bias, score_weight = _array(module.bias), _array(module.score_weight)
+    seen, added = _mask(visible, bias)
+    output = np.zeros((batch, heads, rows, value.shape[3]))
+    for b, h, i in np.ndindex(batch, heads, rows):
+        # Hidden keys are left out, not multiplied by 0: they may hold NaN.
+        columns = np.flatnonzero(seen[b, h, i])
+        if columns.size == 0:
+            continue
+        keys, values = key[b, h // group, columns], value[b, h // group, columns]
+        from_query = query_weight[h] @ query[b, h, i] + hidden_bias[h]  # (hidden,)
+        from_keys = keys @ key_weight[h].T  # (columns, hidden)
+        scores = np.tanh(from_query + from_keys) @ score_weight[h]
+        logits = scores * module.scale / module.temperature
+        output[b, h, i] = _softmax(logits + added[b, h, i, columns]) @ values
+    return output
+
+
+def _array(tensor: Any) -> Floats:
+    """The numbers of a torch tensor, in float64."""
+    return np.asarray(tensor.detach().cpu().double().numpy(), dtype=np.float64)
+
+
+def _mask(visible: Bools, bias: Floats | None) -> tuple[Bools, Floats]:
+    """Who sees whom, and what is added to the logits: both (B, Hq, Lq, Lk)."""
+    if bias is None:
+        return visible, np.zeros(visible.shape)
+    added = np.broadcast_to(np.asarray(bias, dtype=np.float64), visible.shape)
+    return visible & (added != -np.inf), added
+
+
+def _softmax(logits: Floats) -> Floats:
+    """exp(logits) / sum exp(logits) over (n,); the maximum cancels and keeps exp finite."""
+    powers = np.exp(logits - logits.max())
+    return np.asarray(powers / powers.sum(), dtype=np.float64)

@@ -1,0 +1,109 @@
+"""Sparse window attention: a window, global tokens, random blocks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from annotated_doc import Doc
+from annotated_types import Interval
+from torch import Tensor
+
+from attnreg import Dims, DotProductAttention
+from attnreg.lowering import Index, LoweredMask, columns_of, take
+from attnreg_sparse_window.draws import draw_blocks
+
+
+class SparseWindow(DotProductAttention):
+    """Scaled dot-product attention over a window, global tokens and random blocks of keys.
+
+    With p the position of a query and c that of a key, both counted in blocks of ``block_size``,
+    key c is visible where (c - p) is a multiple of ``dilation`` between -left and right times it;
+    or where either is a global position; or where block c was drawn for the head and block p.
+    Longformer (Beltagy et al. 2020, arXiv:2004.05150) is a window with global tokens; BigBird
+    (Zaheer et al. 2020, arXiv:2007.14062) has ``block_size=64, left=1, right=1,
+    random_blocks=3, global_tokens=128``. Positions are absolute and count inside each packed
+    sequence; the pattern intersects with the mask.
+
+    The buffer ``seed`` is saved in the state dict, so that a reloaded module draws the same.
+    """
+
+    seed: Tensor
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        left: Annotated[int, Interval(ge=0), Doc("steps back that a query sees")] = 64,
+        right: Annotated[int, Interval(ge=0), Doc("steps ahead that a query sees")] = 64,
+        dilation: Annotated[int, Interval(ge=1), Doc("size of a step")] = 1,
+        global_tokens: Annotated[
+            int | tuple[int, ...],
+            Interval(ge=0),
+            Doc("how many of the first positions, or which positions, see and are seen by all"),
+        ] = 0,
+        random_blocks: Annotated[
+            int, Interval(ge=0, le=64), Doc("random blocks of keys per block of queries")
+        ] = 0,
+        block_size: Annotated[
+            int, Interval(ge=1), Doc("positions per block, in which window and draws count")
+        ] = 1,
+        seed: Annotated[
+            int | None, Interval(ge=0, lt=2**31), Doc("of the random blocks; None: torch's own")
+        ] = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(dims, **common)
+        self.left, self.right, self.dilation = left, right, dilation
+        self.random_blocks, self.block_size = random_blocks, block_size
+        positions = range(global_tokens) if isinstance(global_tokens, int) else global_tokens
+        self.global_positions = tuple(sorted(set(positions)))
+        drawn = torch.randint(2**31, (), dtype=torch.int64) if seed is None else seed
+        self.register_buffer("seed", torch.as_tensor(drawn, dtype=torch.int64))
+
+    def pattern(self, lowered: LoweredMask, rows: slice, columns: slice) -> Tensor | None:
+        """The visibility of a tile: bool, (1 or H, rows, columns)."""
+        return self.visible(lowered, rows, columns)
+
+    def visible(self, lowered: LoweredMask, rows: Index, columns: Index) -> Tensor:
+        """The pattern on any rows and columns (n,): bool, (rows, columns) or (H, rows, columns)."""
+        query, key = (
+            take(lowered.query_position, rows)[:, None],
+            columns_of(lowered.key_position, columns),
+        )
+        size = self.block_size
+        row_block, key_block = query.div(size, rounding_mode="floor"), key // size
+        step = key_block - row_block
+        window = (step >= -self.left * self.dilation) & (step <= self.right * self.dilation)
+        if self.dilation > 1:
+            window = window & (step % self.dilation == 0)
+        if self.global_positions:
+            window = window | self.is_global(query) | self.is_global(key)
+        if self.random_blocks:
+            drawn = self.draw(lowered, rows)
+            for index in range(self.random_blocks):
+                window = window | (drawn[:, :, index, None] == key_block)
+        return window
+
+    def is_global(self, position: Tensor) -> Tensor:
+        """Which positions are global, in the shape of ``position``."""
+        count = len(self.global_positions)
+        if self.global_positions == tuple(range(count)):
+            return (position >= 0) & (position < count)
+        chosen = torch.tensor(self.global_positions, device=position.device)
+        return torch.isin(position, chosen)
+
+    def draw(self, lowered: LoweredMask, rows: Index) -> Tensor:
+        """The random key blocks of each row, (H, rows, random_blocks), -1 for none."""
+        window = lowered.mask.window
+        row_block = take(lowered.query_position, rows).div(self.block_size, rounding_mode="floor")
+        count = take(lowered.key_count, rows)
+        return draw_blocks(
+            self.seed,
+            self.dims.num_heads,
+            row_block,
+            (count + self.block_size - 1) // self.block_size,
+            self.random_blocks,
+            # A window that ends at the query hides the future as causality does.
+            causal=lowered.mask.causal or (window is not None and window[1] == 0),
+        )
