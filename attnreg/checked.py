@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnreg.attention import Dims
-from attnreg.decoding import CacheState, State, extend_cache
+from attnreg.decoding import CacheState, RecurrentState, State, extend_cache
 from attnreg.errors import (
     OptionError,
     ShapeError,
@@ -113,7 +113,7 @@ class CheckedAttention(nn.Module):
         check_mask(chunk, query, key)
         query, key, value, _ = _without_padding(query, key, value, chunk)
         mask = mask.replace(causal=True)
-        _check_state(state, CacheState if kind == "cache" else None, query)
+        _check_state(state, CacheState if kind == "cache" else RecurrentState, query)
         if kind == "recurrent":
             check_capabilities(self.variant, self.dims, query, key, mask)
             step: Callable[..., tuple[Tensor, State]] = getattr(self.module, "step")  # noqa: B009  # mypy takes a module's unknown attribute for a tensor
@@ -291,11 +291,13 @@ def _without_padding(
     return query, key, value, mask
 
 
-def _check_state(state: State | None, kind: type | None, query: Tensor) -> None:
+def _check_state(state: State | None, kind: type, query: Tensor) -> None:
     if state is None:
         return
-    if not hasattr(state, "tensors") or (kind is not None and not isinstance(state, kind)):
-        raise ShapeError(f"state must come from an earlier step, got {type(state).__name__}")
+    if not isinstance(state, kind):
+        raise ShapeError(
+            f"state must be the {kind.__name__} of an earlier step, got {type(state).__name__}"
+        )
     batch = state.tensors()[0].shape[0]
     if batch != query.shape[0]:
         raise ShapeError(

@@ -79,6 +79,7 @@ class AttentionLayer(nn.Module):
         dims: Dims = self.attention.dims
         own = self.attention.variant.projection
         sizes = {"kdim": kdim or embed_dim, "vdim": vdim or embed_dim}
+        self.widths = {"x": embed_dim, **sizes}
         self.projection = (
             QKVProjection(embed_dim, dims, bias=bias, **sizes)
             if own is None
@@ -109,6 +110,7 @@ class AttentionLayer(nn.Module):
     ) -> tuple[Tensor, State]:
         """Decode the next chunk (B, n, embed_dim) of a sequence; ``state=None`` starts one."""
         length = 0 if state is None else state.length
+        self._check_width("x", x)
         x = _zero_padding(x, mask)
         query, key, value = self.projection(x, x, x)
         if self.position is not None:
@@ -125,6 +127,9 @@ class AttentionLayer(nn.Module):
         self, x: Tensor, context: Context | None, mask: Mask
     ) -> tuple[Tensor, Tensor, Tensor, Mask]:
         key_input, value_input = context if isinstance(context, tuple) else (context, context)
+        self._check_width("x", x)
+        self._check_width("kdim", x if key_input is None else key_input)
+        self._check_width("vdim", x if value_input is None else value_input)
         if key_input is None or value_input is None:
             x = _zero_padding(x, mask)
             key_input = value_input = x
@@ -140,6 +145,16 @@ class AttentionLayer(nn.Module):
             )
             mask = mask & Mask(bias=bias)
         return query, key, value, mask
+
+    def _check_width(self, name: str, tensor: Tensor) -> None:
+        width = self.widths[name]
+        if not isinstance(tensor, Tensor) or tensor.dim() != 3 or tensor.shape[2] != width:
+            what = "embed_dim" if name == "x" else name
+            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ShapeError(
+                f"{'x' if name == 'x' else 'context'} must have 3 dimensions, (batch, length, "
+                f"{what}={width}), got {got}"
+            )
 
     def _output(self, heads: Tensor) -> Tensor:
         output: Tensor = self.output(merge_heads(heads))

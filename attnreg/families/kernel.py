@@ -189,10 +189,7 @@ class KernelAttention(nn.Module):
         else:
             log_scale = _chunks(phi_k.log_scale[..., None], count, size, -torch.inf).squeeze(-1)
             mixed, total = _scaled_chunks(queries, keys, values, within, log_scale, sums)
-        mixed = mixed.flatten(2, 3)
-        if is_compiling():
-            return self._quotient(mixed[:, :, torch.arange(length, device=mixed.device)]), total
-        return self._quotient(mixed[:, :, :length]), total
+        return self._quotient(_joined(mixed, length)), total
 
     def _explicit(
         self, phi_q: Tensor, phi_k: Features, value: Tensor, lowered: LoweredMask
@@ -267,17 +264,29 @@ def _exp_difference(smaller: Tensor, larger: Tensor) -> Tensor:
     return difference.clamp(max=0.0).exp()
 
 
+# The next two differ while compiling: padding, slicing and reshaping make a tracer ask whether
+# anything is left over, and the answer would fix the length. Indexing asks nothing.
+
+
 def _chunks(tensor: Tensor, count: int, size: int, fill: float = 0.0) -> Tensor:
     """Cut (B, H, L, M) into (B, H, count, size, M), filled up at the end."""
     length = tensor.shape[2]
-    if is_compiling():  # padding and slicing make a tracer ask whether there is anything to pad
-        index = torch.arange(count * size, device=tensor.device)
-        tensor = tensor[:, :, index.clamp(max=length - 1)]
-        tensor = tensor.masked_fill((index >= length)[:, None], fill)
-    else:
-        tensor = F.pad(tensor, (0, 0, 0, count * size - length), value=fill)
-    chunks: Tensor = tensor.unflatten(2, (count, size))
-    return chunks
+    if is_compiling():
+        start = torch.arange(count, device=tensor.device)[:, None] * size
+        index = start + torch.arange(size, device=tensor.device)
+        chunks = tensor[:, :, index.clamp(max=length - 1)]
+        return chunks.masked_fill((index >= length)[..., None], fill)
+    padded = F.pad(tensor, (0, 0, 0, count * size - length), value=fill)
+    cut: Tensor = padded.unflatten(2, (count, size))
+    return cut
+
+
+def _joined(chunks: Tensor, length: int) -> Tensor:
+    """Join (B, H, count, size, M) to (B, H, L, M)."""
+    if is_compiling():
+        size, index = chunks.shape[3], torch.arange(length, device=chunks.device)
+        return chunks[:, :, index // size, index % size]
+    return chunks.flatten(2, 3)[:, :, :length]
 
 
 def _part(phi_k: Features, start: int, stop: int) -> Features:
