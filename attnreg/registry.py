@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-import pluggy
 import torch
 
-from attnreg import hookspecs
 from attnreg.attention import Dims
 from attnreg.checked import CheckedAttention
 from attnreg.errors import (
-    AttnregError,
     BrokenPlugin,
     OptionError,
     UnknownVariant,
     UnsupportedOption,
     nearest,
 )
-from attnreg.hookspecs import CONTRACT, PROJECT, Check, Panel, Position
+from attnreg.hookspecs import PROJECT, Check, Panel, Position
+from attnreg.loading import Plugin, Staged, load
 from attnreg.options import validate
 from attnreg.validation import check_dims
 from attnreg.variant import Implementation, Variant
@@ -46,17 +44,6 @@ KNOWN_PLUGINS: Mapping[str, str] = {
     )
 }
 """The variants of this project and their distributions: the only ones we suggest installing."""
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """An installed plugin: its entry point, its distribution, and why it is broken, if it is."""
-
-    name: str
-    distribution: str
-    version: str
-    module: str
-    error: BaseException | None = None
 
 
 class Registry(Mapping[str, Variant]):
@@ -149,7 +136,7 @@ class Registry(Mapping[str, Variant]):
         error: BaseException | None = None
         try:
             loaded = plugin() if callable(plugin) else plugin
-            staged = _load(loaded, name)
+            staged = load(loaded, name)
             self._commit(staged, distribution)
         except KeyboardInterrupt:
             raise
@@ -226,7 +213,7 @@ class Registry(Mapping[str, Variant]):
             return variant
         return replace(variant, implementations=(*variant.implementations, *extra))
 
-    def _commit(self, staged: _Staged, distribution: str) -> None:
+    def _commit(self, staged: Staged, distribution: str) -> None:
         for variant in staged.variants:
             if distribution in self._claims.get(variant.name, {}):
                 raise OptionError(f"{distribution} registers the variant {variant.name!r} twice")
@@ -244,65 +231,6 @@ class Registry(Mapping[str, Variant]):
         for known, new, _ in tables:
             known.update(new)
         self._implementations += [(name, distribution, one) for name, one in staged.extra]
-
-
-class _Staged:
-    """What one plugin registers, kept apart until all of it is known to be right."""
-
-    def __init__(self) -> None:
-        self.variants: list[Variant] = []
-        self.extra: list[tuple[str, Implementation]] = []
-        self.checks: dict[str, Check] = {}
-        self.positions: dict[str, Position] = {}
-        self.panels: dict[str, Panel] = {}
-
-    def register_variant(self, variant: Variant) -> None:
-        _expect(variant, Variant)
-        if any(variant.name == other.name for other in self.variants):
-            raise OptionError(f"the variant {variant.name!r} is registered twice")
-        self.variants.append(variant)
-
-    def register_implementation(self, name: str, implementation: Implementation) -> None:
-        _expect(implementation, Implementation)
-        self.extra.append((name, implementation))
-
-    def register_check(self, check: Check) -> None:
-        _expect(check, Check)
-        self.checks[check.id] = check
-
-    def register_position(self, position: Position) -> None:
-        _expect(position, Position)
-        self.positions[position.name] = position
-
-    def register_panel(self, panel: Panel) -> None:
-        _expect(panel, Panel)
-        self.panels[panel.id] = panel
-
-
-def _load(plugin: object, name: str) -> _Staged:
-    version = getattr(plugin, "ATTNREG_CONTRACT", None)
-    if version != CONTRACT:
-        raise AttnregError(
-            f"plugin {name!r} was built for contract {version!r}, this attnreg has {CONTRACT}; "
-            f"its module must set ATTNREG_CONTRACT = {CONTRACT}, or install a matching version"
-        )
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin, name)
-    manager.check_pending()  # a misspelt hook fails here instead of being silent
-    staged = _Staged()
-    hook = manager.hook
-    hook.attnreg_register_variants(register=staged.register_variant)
-    hook.attnreg_register_implementations(register=staged.register_implementation)
-    hook.attnreg_register_checks(register=staged.register_check)
-    hook.attnreg_register_positions(register=staged.register_position)
-    hook.attnreg_register_panels(register=staged.register_panel)
-    return staged
-
-
-def _expect(value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise OptionError(f"register takes {kind.__name__}, got {type(value).__name__}")
 
 
 def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> dict[str, Any]:

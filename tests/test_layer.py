@@ -127,7 +127,7 @@ def test_packed_positions_restart():
 def test_errors():
     with pytest.raises(attnreg.ShapeError, match="embed_dim=24 is not a multiple of num_heads=5"):
         build(num_heads=5)
-    with pytest.raises(attnreg.OptionError, match="unknown position 'rotery'.*'rotary'"):
+    with pytest.raises(attnreg.OptionError, match=r"unknown position 'rotery'.*'rotary'"):
         build(position="rotery")
     with pytest.raises(attnreg.OptionError, match="even head_dim, got 3"):
         build(position="rotary", head_dim=3)

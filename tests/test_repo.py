@@ -340,7 +340,7 @@ def test_the_readme_has_every_variant_in_its_table():
     assert [name for name in NAMES if not any(f"`{name}`" in row for row in rows)] == []
 
 
-@pytest.mark.parametrize("readme", READMES)
+@pytest.mark.parametrize("readme", [*READMES, "CONTRIBUTING.md"])
 def test_the_code_of_a_readme_runs(readme, tmp_path):
     text = (ROOT / readme).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)

@@ -18,7 +18,8 @@ from attnreg.cli.output import console, duplicate_lines, print_json, reason, tab
 if TYPE_CHECKING:
     from importlib import metadata
 
-    from attnreg.registry import Plugin, Registry
+    from attnreg.loading import Plugin
+    from attnreg.registry import Registry
 
 _VARIABLES = ("ATTNREG_STRICT",)
 

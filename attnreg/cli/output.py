@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from attnreg.registry import Plugin, Registry
+    from attnreg.loading import Plugin
+    from attnreg.registry import Registry
 
 PIPE_WIDTH = 10_000
 """Columns where nobody looks: a row stays on one line, for ``grep`` and the like."""
