@@ -17,10 +17,17 @@ from attnreg.errors import (
     UnsupportedMask,
     nearest,
 )
+from attnreg.functional import expand_heads
 from attnreg.mask import Mask
 from attnreg.packing import attend_each, weigh_each
-from attnreg.tracing import is_compiling, is_transformed
-from attnreg.validation import check_capabilities, check_mask, check_shapes, check_tensors
+from attnreg.tracing import is_transformed
+from attnreg.validation import (
+    check_capabilities,
+    check_length,
+    check_mask,
+    check_shapes,
+    check_tensors,
+)
 from attnreg.variant import Call, Implementation, Variant
 
 
@@ -61,7 +68,8 @@ class CheckedAttention(nn.Module):
         """
         query, key, value = self._cast(query, key, value)
         self._check(query, key, value, mask)
-        return self._attend(query, key, value, mask)
+        key, value = _without_padding(mask, key, value)
+        return self._run(query, key, value, mask)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Return the weights, (B, Hq, Lq, Lk): after softmax, before dropout, float32 or wider.
@@ -73,10 +81,12 @@ class CheckedAttention(nn.Module):
             raise UnsupportedFeature(f"{self.variant.name} has no weights to show")
         query, key = self._cast(query, key)
         self._check(query, key, None, mask)
-        query, key, _, mask = _without_padding(query, key, None, mask)
-        weigh = self._own_weights if hasattr(self.module, "weights") else self._implied_weights
-        if mask.cu_seqlens is not None and not is_compiling():
+        (key,) = _without_padding(mask, key)
+        own = self.variant.capabilities.weights == "exact" and hasattr(type(self.module), "weights")
+        weigh = self._own_weights if own else self._implied_weights
+        if mask.cu_seqlens is not None and not torch.compiler.is_compiling():
             return weigh_each(weigh, query, key, mask)
+        query, key = _without_tail(mask, query, key)
         return weigh(query, key, mask)
 
     def step(
@@ -97,10 +107,6 @@ class CheckedAttention(nn.Module):
             raise UnsupportedFeature(
                 f"{self.variant.name} cannot decode step by step; run the whole sequence instead"
             )
-        if mask.query_offset is not None:
-            raise ShapeError("a step counts positions itself: leave query_offset out of its mask")
-        if mask.cu_seqlens is not None:
-            raise UnsupportedMask("a step takes one chunk per batch item: packing has no meaning")
         query, key, value = self._cast(query, key, value)
         check_tensors(self.variant, self.module, {"query": query, "key": key, "value": value})
         check_shapes(self.dims, query, key, value)
@@ -109,21 +115,24 @@ class CheckedAttention(nn.Module):
                 f"a step takes n >= 1 queries with as many keys, got {query.shape[2]} and "
                 f"{key.shape[2]}"
             )
-        chunk = Mask(key_valid=mask.key_valid)
-        check_mask(chunk, query, key)
-        query, key, value, _ = _without_padding(query, key, value, chunk)
-        mask = mask.replace(causal=True)
         _check_state(state, CacheState if kind == "cache" else RecurrentState, query)
+        length = key.shape[2] + (0 if state is None else state.length)
+        check_mask(mask, query, key, length)
+        if mask.query_offset is not None:
+            raise ShapeError("a step counts positions itself: leave query_offset out of its mask")
+        if mask.cu_seqlens is not None:
+            raise UnsupportedMask("a step takes one chunk per batch item: packing has no meaning")
+        mask = mask.replace(causal=True)
+        check_capabilities(self.variant, query, query, mask)  # a chunk is no cross-attention
+        check_length(self.variant, self.dims, length, mask)
+        key, value = _without_padding(mask, key, value)
         if kind == "recurrent":
-            check_capabilities(self.variant, self.dims, query, key, mask)
             step: Callable[..., tuple[Tensor, State]] = getattr(self.module, "step")  # noqa: B009  # mypy takes a module's unknown attribute for a tensor
             return step(query, key, value, state, mask)
         cache = state if isinstance(state, CacheState) else None
         cache = extend_cache(cache, query, key, value, mask.key_valid)
-        mask = mask.replace(key_valid=cache.key_valid)
-        check_mask(mask, query, cache.key)
-        check_capabilities(self.variant, self.dims, query, query, mask)
-        return self._attend(query, cache.key, cache.value, mask), cache
+        mask = mask.replace(key_valid=cache.key_valid)  # what it hides is zero in the cache
+        return self._run(query, cache.key, cache.value, mask), cache
 
     def explain(
         self,
@@ -137,28 +146,12 @@ class CheckedAttention(nn.Module):
         A call that the variant refuses has ``chosen`` None and the refusal as every reason.
         """
         query, key, value = self._cast(query, key, value)
-        check_tensors(self.variant, self.module, {"query": query, "key": key, "value": value})
-        check_shapes(self.dims, query, key, value)
-        check_mask(mask, query, key)
         try:
-            check_capabilities(self.variant, self.dims, query, key, mask)
+            self._check(query, key, value, mask)
         except NotImplementedError as error:
             names = [one.name for one in self.variant.implementations]
             return Explanation(None, {name: [str(error)] for name in names})
-        call = self._call(query, key, value, mask)
-        chosen: str | None = None
-        refused: dict[str, list[str]] = {}
-        for one in self.variant.implementations:
-            reasons = one.why_not(call)
-            if not reasons and self.implementation not in ("auto", one.name):
-                reasons = [f"implementation={self.implementation!r} was asked for"]
-            if not reasons and chosen is not None:
-                reasons = [f"{chosen!r} ranks higher"]
-            if reasons:
-                refused[one.name] = reasons
-            else:
-                chosen = one.name
-        return Explanation(chosen, refused)
+        return self._explain(query, key, value, mask)
 
     def extra_repr(self) -> str:
         """Show the variant and how it is computed."""
@@ -174,9 +167,11 @@ class CheckedAttention(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # What is read from the inner module is also set there: never a shadow without effect.
-        own = name in self.__dict__ or name in ("variant", "dims", "implementation", "module")
-        inner = self.__dict__.get("_modules", {}).get("module")
-        if not own and inner is not None and name != "training" and hasattr(inner, name):
+        own = (
+            name in self.__dict__ or name in self._modules if "_modules" in self.__dict__ else True
+        )
+        inner = None if own or hasattr(type(self), name) else self._modules.get("module")
+        if inner is not None and hasattr(inner, name):
             setattr(inner, name, value)
         else:
             super().__setattr__(name, value)
@@ -197,13 +192,14 @@ class CheckedAttention(nn.Module):
             tensors["value"] = value
         check_tensors(self.variant, self.module, tensors)
         check_shapes(self.dims, query, key, value)
-        check_mask(mask, query, key)
-        check_capabilities(self.variant, self.dims, query, key, mask)
+        check_mask(mask, query, key, key.shape[2])
+        check_capabilities(self.variant, query, key, mask)
+        check_length(self.variant, self.dims, key.shape[2], mask)
 
-    def _call(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Call:
+    def _explain(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Explanation:
         sources = [query, key, value, *([] if mask.bias is None else [mask.bias])]
         sources += self.module.parameters()
-        return Call(
+        call = Call(
             dims=self.dims,
             query_shape=tuple(query.shape),
             key_shape=tuple(key.shape),
@@ -213,41 +209,52 @@ class CheckedAttention(nn.Module):
             mask=mask,
             module=self.module,
             needs_grad=torch.is_grad_enabled() and any(t.requires_grad for t in sources),
-            compiling=is_compiling(),
-            transformed=is_transformed(query) or is_transformed(key) or is_transformed(value),
+            compiling=torch.compiler.is_compiling(),
+            transformed=any(is_transformed(t) for t in (query, key, value)),
         )
+        chosen: str | None = None
+        refused: dict[str, list[str]] = {}
+        for one in self.variant.implementations:
+            if chosen is not None:
+                reasons = [f"{chosen!r} ranks higher"]
+            elif self.implementation not in ("auto", one.name):
+                reasons = [f"implementation={self.implementation!r} was asked for"]
+            else:
+                reasons = one.why_not(call)
+            if reasons:
+                refused[one.name] = reasons
+            else:
+                chosen = one.name
+        return Explanation(chosen, refused)
 
     def _choose(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Implementation:
         ranked = self.variant.implementations
         if len(ranked) == 1:
             return ranked[0]
-        call = self._call(query, key, value, mask)
+        chosen, refused = self._explain(query, key, value, mask)
         for one in ranked:
-            if self.implementation not in ("auto", one.name):
-                continue
-            reasons = one.why_not(call)
-            if not reasons:
+            if one.name == chosen:
                 return one
-            if self.implementation == one.name:
-                raise UnsupportedFeature(
-                    f"{self.variant.name}: implementation {one.name!r} cannot run this call: "
-                    f"{'; '.join(reasons)}. Use implementation='auto' for one that can"
-                )
-        raise UnsupportedFeature(f"{self.variant.name}: no implementation can run this call")
+        reasons = refused.get(self.implementation, [])
+        raise UnsupportedFeature(
+            f"{self.variant.name}: implementation {self.implementation!r} cannot run this call: "
+            f"{'; '.join(reasons)}. Use implementation='auto' for one that can"
+        )
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        query, key, value, mask = _without_padding(query, key, value, mask)
+    def _run(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Attend on checked tensors whose padding holds zeros."""
         chosen = self._choose(query, key, value, mask)
 
         def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
             if key.shape[2] == 0:  # nothing to attend to: exact zeros, still part of the graph
-                groups = query.shape[1] // key.shape[1]
-                key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+                key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
                 return query @ key.transpose(-1, -2) @ value
             return chosen.forward(self.module, query, key, value, mask)
 
-        if mask.cu_seqlens is not None and not is_compiling():
+        apart = mask.cu_seqlens is not None and not chosen.packed
+        if apart and not torch.compiler.is_compiling():
             return attend_each(attend, query, key, value, mask)
+        query, key, value = _without_tail(mask, query, key, value)
         return attend(query, key, value, mask)
 
     def _own_weights(self, query: Tensor, key: Tensor, mask: Mask) -> Tensor:
@@ -273,22 +280,25 @@ class CheckedAttention(nn.Module):
         return torch.cat(columns, dim=-1).to(wide)
 
 
-def _without_padding(
-    query: Tensor, key: Tensor, value: Tensor | None, mask: Mask
-) -> tuple[Tensor, Tensor, Any, Mask]:
-    """Zero what is stored in padded keys, and in packed rows that belong to no sequence."""
-    if mask.key_valid is not None:
-        padding = ~mask.key_valid[:, None, :, None]
-        key = key.masked_fill(padding, 0.0)
-        value = None if value is None else value.masked_fill(padding, 0.0)
-    if mask.cu_seqlens is not None and is_compiling():  # eager code never reads those rows
-        keys = mask.cu_seqlens if mask.key_cu_seqlens is None else mask.key_cu_seqlens
-        outside = torch.arange(key.shape[2], device=key.device) >= keys[-1]
-        key = key.masked_fill(outside[:, None], 0.0)
-        value = None if value is None else value.masked_fill(outside[:, None], 0.0)
-        outside = torch.arange(query.shape[2], device=query.device) >= mask.cu_seqlens[-1]
-        query = query.masked_fill(outside[:, None], 0.0)
-    return query, key, value, mask
+def _without_padding(mask: Mask, *keys: Tensor) -> tuple[Tensor, ...]:
+    """Zero what is stored in padded keys and their values."""
+    if mask.key_valid is None:
+        return keys
+    padding = ~mask.key_valid[:, None, :, None]
+    return tuple(t.masked_fill(padding, 0.0) for t in keys)
+
+
+def _without_tail(mask: Mask, query: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:
+    """Zero the packed rows past the last offset, for code that reads all rows at once."""
+    if mask.cu_seqlens is None or mask.key_offsets is None:
+        return query, *keys
+    end = mask.key_offsets[-1]
+    return _zero_from(query, mask.cu_seqlens[-1]), *(_zero_from(t, end) for t in keys)
+
+
+def _zero_from(tensor: Tensor, end: Tensor) -> Tensor:
+    index = torch.arange(tensor.shape[2], device=tensor.device)
+    return tensor.masked_fill((index >= end.to(tensor.device))[:, None], 0.0)
 
 
 def _check_state(state: State | None, kind: type, query: Tensor) -> None:

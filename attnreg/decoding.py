@@ -12,7 +12,9 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-Index = int | Sequence[int] | Tensor
+from attnreg.errors import DtypeError, ShapeError
+
+BatchIndex = int | Sequence[int] | Tensor
 
 
 class State(Protocol):
@@ -27,12 +29,12 @@ class State(Protocol):
         """Its logical content: equal contents give equal continuations."""
         ...
 
-    def select(self, batch_index: Index) -> Self:
+    def select(self, batch_index: BatchIndex) -> Self:
         """Pick, repeat or reorder batch items, as beam search does."""
         ...
 
 
-def _index(batch_index: Index, device: torch.device) -> Tensor:
+def _index(batch_index: BatchIndex, device: torch.device) -> Tensor:
     index = torch.as_tensor(batch_index, device=device)
     return index.to(torch.int64).reshape(-1)
 
@@ -48,7 +50,7 @@ class RecurrentState:
         """Its logical content, each (B, …)."""
         return self.content
 
-    def select(self, batch_index: Index) -> RecurrentState:
+    def select(self, batch_index: BatchIndex) -> RecurrentState:
         """Pick, repeat or reorder batch items."""
         index = _index(batch_index, self.content[0].device)
         return replace(self, content=tuple(t.index_select(0, index) for t in self.content))
@@ -100,7 +102,7 @@ class CacheState:
         """Keys, values, and which keys are real."""
         return self.key, self.value, self.storage.valid[:, : self.length]
 
-    def select(self, batch_index: Index) -> CacheState:
+    def select(self, batch_index: BatchIndex) -> CacheState:
         """Pick, repeat or reorder batch items, into storage of their own."""
         index = _index(batch_index, self.storage.key.device)
         key, value, valid = (tensor.index_select(0, index) for tensor in self.tensors())
@@ -116,7 +118,10 @@ def extend_cache(
     if valid is None:
         valid = torch.ones(batch, count, dtype=torch.bool, device=key.device)
     if state is None:
-        return CacheState(count, _Storage(key, value, valid, count), key_valid is not None)
+        # A copy: the caller may write into its tensors afterwards, and a state is a value.
+        storage = _Storage(key.clone(), value.clone(), valid.clone(), count)
+        return CacheState(count, storage, key_valid is not None)
+    _check_cache(state, key, value)
     storage, length = state.storage, state.length
     total = length + count
     padded = state.padded or key_valid is not None
@@ -146,3 +151,17 @@ def _roomier(state: CacheState, capacity: int) -> _Storage:
     value[:, :, :length] = old_value
     valid[:, :length] = old_valid
     return _Storage(key, value, valid, length)
+
+
+def _check_cache(state: CacheState, key: Tensor, value: Tensor) -> None:
+    for name, old, new in (("keys", state.key, key), ("values", state.value, value)):
+        if old.shape[1] != new.shape[1] or old.shape[3] != new.shape[3]:
+            raise ShapeError(
+                f"the state holds {name} of shape {tuple(old.shape)}, the chunk brings "
+                f"{tuple(new.shape)}; states cannot move between modules of different sizes"
+            )
+        if old.dtype != new.dtype or old.device != new.device:
+            raise DtypeError(
+                f"the state holds {name} of {old.dtype} on {old.device}, the chunk brings "
+                f"{new.dtype} on {new.device}; decode a sequence in one dtype on one device"
+            )

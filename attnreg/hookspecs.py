@@ -41,8 +41,8 @@ class Panel:
 class Position:
     """A way to tell an ``AttentionLayer`` the order of its input.
 
-    ``factory(dims)`` returns an ``nn.Module`` whose ``forward(query, key, query_position,
-    key_position)`` returns ``(query, key, bias)``, bias None or (1, H, Lq, Lk).
+    ``factory(dims)`` returns an ``nn.Module`` with ``place(x, position)`` and
+    ``bias(query_position, key_position)``, as ``attnreg.positions`` describes.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from attnreg.decoding import State
 from attnreg.errors import ShapeError
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
-from attnreg.positions import create_position
+from attnreg.positions import Positioning, create_position
 from attnreg.projection import QKVProjection, merge_heads
 from attnreg.registry import create
 from attnreg.variant import Variant
@@ -78,7 +78,10 @@ class AttentionLayer(nn.Module):
         )
         dims: Dims = self.attention.dims
         own = self.attention.variant.projection
-        sizes = {"kdim": kdim or embed_dim, "vdim": vdim or embed_dim}
+        sizes = {
+            "kdim": embed_dim if kdim is None else kdim,
+            "vdim": embed_dim if vdim is None else vdim,
+        }
         self.widths = {"x": embed_dim, **sizes}
         self.projection = (
             QKVProjection(embed_dim, dims, bias=bias, **sizes)
@@ -114,25 +117,25 @@ class AttentionLayer(nn.Module):
         x = _zero_padding(x, mask)
         query, key, value = self.projection(x, x, x)
         if self.position is not None:
-            new = torch.arange(length, length + x.shape[1], device=x.device)
             # Keys in the state were placed when they came; a bias spans them as well.
-            query, key, _ = self.position(query, key, new, new)
-            everything = torch.arange(length + x.shape[1], device=x.device)
-            _, _, bias = self.position(query[..., :1, :], key[..., :1, :], new, everything)
-            mask = mask & Mask(bias=bias)
+            seen = torch.arange(length + x.shape[1], device=x.device)
+            query, key, mask = self._place(query, key, seen[length:], seen[length:], seen, mask)
         output, state = self.attention.step(query, key, value, state, mask)
         return self._output(output), state
 
     def _heads(
         self, x: Tensor, context: Context | None, mask: Mask
     ) -> tuple[Tensor, Tensor, Tensor, Mask]:
-        key_input, value_input = context if isinstance(context, tuple) else (context, context)
         self._check_width("x", x)
-        self._check_width("kdim", x if key_input is None else key_input)
-        self._check_width("vdim", x if value_input is None else value_input)
-        if key_input is None or value_input is None:
-            x = _zero_padding(x, mask)
-            key_input = value_input = x
+        if mask.cu_seqlens is not None:
+            x = _zero_from(x, mask.cu_seqlens)
+        if context is None:
+            context = x = _zero_padding(x, mask)
+        key_input, value_input = context if isinstance(context, tuple) else (context, context)
+        self._check_width("kdim", key_input)
+        self._check_width("vdim", value_input)
+        if key_input is x:
+            pass  # zeroed already
         elif key_input is value_input:
             key_input = value_input = _zero_padding(key_input, mask)
         else:
@@ -140,11 +143,25 @@ class AttentionLayer(nn.Module):
         query, key, value = self.projection(x, key_input, value_input)
         if self.position is not None:
             lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
-            query, key, bias = self.position(
-                query, key, lowered.query_position, lowered.key_position
-            )
-            mask = mask & Mask(bias=bias)
+            seen = lowered.key_position
+            query, key, mask = self._place(query, key, lowered.query_position, seen, seen, mask)
         return query, key, value, mask
+
+    def _place(
+        self,
+        query: Tensor,
+        key: Tensor,
+        query_position: Tensor,
+        key_position: Tensor,
+        seen: Tensor,
+        mask: Mask,
+    ) -> tuple[Tensor, Tensor, Mask]:
+        """Apply the position; ``seen`` are the positions of all keys, those of a state too."""
+        position = cast(Positioning, self.position)
+        query = position.place(query, query_position)
+        key = position.place(key, key_position)
+        bias = position.bias(query_position, seen)
+        return query, key, mask & Mask(bias=bias)
 
     def _check_width(self, name: str, tensor: Tensor) -> None:
         width = self.widths[name]
@@ -163,11 +180,19 @@ class AttentionLayer(nn.Module):
 
 def _zero_padding(x: Tensor, mask: Mask) -> Tensor:
     """Zero the rows of keys that are padding, before anything is computed from them."""
+    if mask.key_offsets is not None:
+        x = _zero_from(x, mask.key_offsets)
     if mask.key_valid is None:
         return x
-    if x.dim() != 3 or tuple(mask.key_valid.shape) != tuple(x.shape[:2]):
+    if tuple(mask.key_valid.shape) != tuple(x.shape[:2]):
         raise ShapeError(
             f"key_valid of shape {tuple(mask.key_valid.shape)} does not fit keys of shape "
             f"{tuple(x.shape)}: it must be (batch, key_length)"
         )
     return x.masked_fill(~mask.key_valid[..., None], 0.0)
+
+
+def _zero_from(x: Tensor, offsets: Tensor) -> Tensor:
+    """Zero the packed rows past the last offset."""
+    index = torch.arange(x.shape[1], device=x.device)
+    return x.masked_fill((index >= offsets[-1].to(x.device))[:, None], 0.0)

@@ -21,7 +21,7 @@ ALL = slice(None)
 class LoweredMask:
     """A mask on a call of known sizes: absolute positions, visibility and bias, tile by tile.
 
-    ``query_position`` (Lq,) and ``key_position`` (Lk,) are the absolute positions of DESIGN: key
+    ``query_position`` (Lq,) and ``key_position`` (Lk,) are the absolute positions: key
     j, query i + offset, both counted inside each packed sequence.
     """
 
@@ -94,9 +94,8 @@ class LoweredMask:
 
     def _starts(self, which: int) -> Tensor:
         """The packed offsets of queries (0) or keys (1), int64."""
-        query, key = self.mask.cu_seqlens, self.mask.key_cu_seqlens
-        assert query is not None  # for mypy: callers ask only where the mask is packed
-        chosen = query if which == 0 or key is None else key
+        chosen = self.mask.key_offsets if which else self.mask.cu_seqlens
+        assert chosen is not None  # for mypy: callers ask only where the mask is packed
         return chosen.to(self.device, torch.int64)
 
     def visible(self, rows: Index = ALL, columns: Index = ALL) -> Tensor | None:

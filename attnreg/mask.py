@@ -187,6 +187,11 @@ class Mask:
             return torch.ones(1, 1, query_length, key_length, dtype=torch.bool, device=device)
         return visible.expand(*visible.shape[:2], query_length, key_length).clone()
 
+    @property
+    def key_offsets(self) -> Tensor | None:
+        """The packed offsets of the keys: those of the queries, unless they have their own."""
+        return self.cu_seqlens if self.key_cu_seqlens is None else self.key_cu_seqlens
+
     def used(self) -> tuple[MaskField, ...]:
         """Return the fields that hide or weigh something, by the names of ``Capabilities``."""
         present = {

@@ -99,17 +99,19 @@ class Option:
             return text
         if bool in self.kinds and text.lower() in ("true", "false"):
             return text.lower() == "true"
-        try:
-            if tuple in self.kinds and ("," in text or int not in self.kinds):
-                return self.check(tuple(int(part) for part in text.split(",") if part.strip()))
-            if int in self.kinds:
-                return self.check(int(text))
-            if float in self.kinds:
-                return self.check(float(text))
-        except ValueError as error:
-            if isinstance(error, OptionError):
-                raise
-            raise OptionError(f"{self.name} must be {self.allowed}, got {text!r}") from error
+        if tuple in self.kinds and ("," in text or int not in self.kinds):
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            if all(part.lstrip("+-").isdecimal() for part in parts):
+                return self.check(tuple(int(part) for part in parts))
+        elif {int, float} & set(self.kinds):
+            for kind in (int, float):
+                if kind in self.kinds:
+                    try:
+                        return self.check(kind(text))
+                    except OptionError:
+                        raise
+                    except ValueError:  # not such a number; perhaps the other kind
+                        continue
         return self.check(text)
 
     def _in_range(self, value: Any) -> bool:
@@ -223,7 +225,7 @@ def _kinds(name: str, hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
             more, some = _kinds(name, part)
             kinds, picked = kinds + more, picked + some
         return kinds, picked
-    if get_origin(hint) is tuple:
+    if get_origin(hint) is tuple and set(get_args(hint)) <= {int, ...}:
         hint = tuple
     if hint in (bool, int, float, str, tuple, type(None)):
         return (hint,), ()

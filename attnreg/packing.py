@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from attnreg.errors import UnsupportedFeature
 from attnreg.mask import Mask, host_values
 
 Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]
@@ -14,13 +16,15 @@ Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]
 
 def attend_each(attend: Attend, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     """Attend within each packed sequence; rows past the last offset give 0."""
-    pieces: list[Tensor] = []
-    end = 0
-    for rows, columns, inner in _sequences(mask):
-        piece = attend(query[:, :, rows], key[:, :, columns], value[:, :, columns], inner)
-        pieces.append(piece)
-        end = rows.stop
-    tail = query.shape[2] - end
+    sequences = list(_sequences(mask))
+    rows, columns = [r for r, _, _ in sequences], [c for _, c, _ in sequences]
+    # Split, not sliced: the gradients of all pieces are joined once, instead of each being padded
+    # to the whole length.
+    queries, keys, values = _split(query, rows), _split(key, columns), _split(value, columns)
+    pieces = [
+        attend(queries[n], keys[n], values[n], inner) for n, (_, _, inner) in enumerate(sequences)
+    ]
+    tail = query.shape[2] - sum(r.stop - r.start for r in rows)
     pieces.append(value.new_zeros(*query.shape[:2], tail, value.shape[3]))
     return torch.cat(pieces, dim=2)
 
@@ -40,16 +44,22 @@ def weigh_each(
     return torch.cat(blocks, dim=2)
 
 
+def _split(tensor: Tensor, parts: list[slice]) -> tuple[Tensor, ...]:
+    sizes = [part.stop - part.start for part in parts]
+    pieces: tuple[Tensor, ...] = tensor.split([*sizes, tensor.shape[2] - sum(sizes)], dim=2)
+    return pieces
+
+
 def _sequences(mask: Mask) -> Iterator[tuple[slice, slice, Mask]]:
     assert mask.cu_seqlens is not None  # for mypy: callers ask only where the mask is packed
-    keys = mask.cu_seqlens if mask.key_cu_seqlens is None else mask.key_cu_seqlens
-    query_offsets, key_offsets = host_values(mask.cu_seqlens), host_values(keys)
+    assert mask.key_offsets is not None
+    query_offsets, key_offsets = host_values(mask.cu_seqlens), host_values(mask.key_offsets)
     if query_offsets is None or key_offsets is None:
-        raise RuntimeError("packed offsets have no values here; compile or export instead")
-    for index in range(len(query_offsets) - 1):
-        rows = slice(query_offsets[index], query_offsets[index + 1])
-        columns = slice(key_offsets[index], key_offsets[index + 1])
-        yield rows, columns, _inside(mask, rows, columns)
+        raise UnsupportedFeature(
+            "packed offsets cannot themselves be transformed (vmap) or be fake or meta tensors"
+        )
+    for rows, columns in zip(pairwise(query_offsets), pairwise(key_offsets), strict=True):
+        yield slice(*rows), slice(*columns), _inside(mask, slice(*rows), slice(*columns))
 
 
 def _inside(mask: Mask, rows: slice, columns: slice) -> Mask:

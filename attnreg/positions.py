@@ -1,10 +1,13 @@
 """Positions of ``AttentionLayer``: how it learns the order of its input.
 
-Each module's ``forward(query, key, query_position, key_position)`` returns ``(query, key, bias)``;
-positions are int64 (Lq,) and (Lk,), or (Lq,) and (Lk,) counted within packed sequences.
+A position is an ``nn.Module`` with two methods. ``place(x, position)`` changes queries or keys
+(B, H, L, D) at their positions, int64 (L,); ``bias(query_position, key_position)`` returns what is
+added to the scores, (1, Hq, Lq, Lk), or None. Decoding calls them on one chunk at a time.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,18 @@ from attnreg.attention import Dims
 from attnreg.errors import OptionError, nearest
 from attnreg.hookspecs import Position
 from attnreg.registry import default_registry
+
+
+class Positioning(Protocol):
+    """What a position's module does."""
+
+    def place(self, x: Tensor, position: Tensor) -> Tensor:
+        """Change queries or keys (B, H, L, D) at their positions (L,)."""
+        ...
+
+    def bias(self, query_position: Tensor, key_position: Tensor) -> Tensor | None:
+        """What is added to the scores, (1, Hq, Lq, Lk), or None."""
+        ...
 
 
 class Rotary(nn.Module):
@@ -28,19 +43,19 @@ class Rotary(nn.Module):
             raise OptionError(f"rotary positions need an even head_dim, got {dims.head_dim}")
         self.pairs = dims.head_dim // 2
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_position: Tensor, key_position: Tensor
-    ) -> tuple[Tensor, Tensor, None]:
-        """Rotate query (B, Hq, Lq, D) and key (B, Hkv, Lk, D); there is no bias."""
-        return self._turn(query, query_position), self._turn(key, key_position), None
-
-    def _turn(self, x: Tensor, position: Tensor) -> Tensor:
-        steps = torch.arange(self.pairs, device=x.device, dtype=torch.float64)
-        angle = position[:, None].double() * 10000.0 ** (-steps / self.pairs)
+    def place(self, x: Tensor, position: Tensor) -> Tensor:
+        """Rotate (B, H, L, D) by the angles of the positions (L,)."""
+        exact = _widest(x.device)
+        steps = torch.arange(self.pairs, device=x.device, dtype=exact)
+        angle = position[:, None].to(exact) * 10000.0 ** (-steps / self.pairs)
         cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         even, odd = x[..., 0::2], x[..., 1::2]
         turned = (even * cosine - odd * sine, even * sine + odd * cosine)
         return torch.stack(turned, dim=-1).flatten(-2)
+
+    def bias(self, query_position: Tensor, key_position: Tensor) -> None:
+        """Nothing is added to the scores."""
+        return None
 
 
 class Alibi(nn.Module):
@@ -54,14 +69,18 @@ class Alibi(nn.Module):
         super().__init__()
         self.num_heads = dims.num_heads
 
-    def forward(
-        self, query: Tensor, key: Tensor, query_position: Tensor, key_position: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Leave query and key alone; the bias is (1, Hq, Lq, Lk)."""
-        heads = torch.arange(1, self.num_heads + 1, device=query.device, dtype=torch.float64)
-        slope = (2.0 ** (-8.0 * heads / self.num_heads)).to(query.dtype)
-        distance = (query_position[:, None] - key_position[None, :]).abs().to(query.dtype)
-        return query, key, (-slope[:, None, None] * distance)[None]
+    def place(self, x: Tensor, position: Tensor) -> Tensor:
+        """Queries and keys stay as they are."""
+        return x
+
+    def bias(self, query_position: Tensor, key_position: Tensor) -> Tensor:
+        """Return the penalty of every pair, (1, Hq, Lq, Lk), in float32 or wider."""
+        device = query_position.device
+        exact = _widest(device)
+        heads = torch.arange(1, self.num_heads + 1, device=device, dtype=exact)
+        slope = 2.0 ** (-8.0 * heads / self.num_heads)
+        distance = (query_position[:, None] - key_position[None, :]).abs()
+        return (-slope[:, None, None] * distance)[None]
 
 
 BUILT_IN = {
@@ -82,3 +101,7 @@ def create_position(name: str, dims: Dims) -> nn.Module:
         )
     module: nn.Module = known[name].factory(dims)
     return module
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack

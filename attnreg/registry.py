@@ -5,6 +5,7 @@ Plugins load one at a time; one that fails is recorded with its reason and the r
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -49,8 +50,8 @@ KNOWN_PLUGINS: Mapping[str, str] = {
 class Registry(Mapping[str, Variant]):
     """The variants at hand, by name. ``Registry()`` is empty; ``discover()`` loads plugins.
 
-    A name claimed by two distributions is in neither's hands: it is missing from the mapping, and
-    ``get`` by name says who claims it; ``"distribution/name"`` picks one.
+    A name claimed by two distributions is in neither's hands: it is missing from the mapping,
+    ``variant(name)`` raises and says who claims it, and ``"distribution/name"`` picks one.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,10 @@ class Registry(Mapping[str, Variant]):
         ``BrokenPlugin`` instead of being recorded.
         """
         found = sorted(metadata.entry_points(group=PROJECT), key=lambda one: (one.name, one.value))
+        known = {(plugin.name, plugin.module) for plugin in self._plugins}
         for entry in found:
+            if (entry.name, entry.value) in known:
+                continue
             owner = entry.dist
             self.add_plugin(
                 entry.load,
@@ -113,6 +117,8 @@ class Registry(Mapping[str, Variant]):
                 module=entry.value,
                 strict=strict,
             )
+        for name, distribution, one in self._implementations:
+            self._check_implementation(name, distribution, one, strict)
         return self
 
     def add_plugin(
@@ -131,8 +137,6 @@ class Registry(Mapping[str, Variant]):
         ``BrokenPlugin`` where ``strict`` is True (None: where ``ATTNREG_STRICT`` is set).
         """
         distribution = distribution or name
-        if strict is None:
-            strict = os.environ.get("ATTNREG_STRICT", "") not in ("", "0")
         error: BaseException | None = None
         try:
             loaded = plugin() if callable(plugin) else plugin
@@ -143,7 +147,7 @@ class Registry(Mapping[str, Variant]):
         except BaseException as caught:  # a plugin may even call sys.exit while it is imported
             error = caught
         self._plugins.append(Plugin(name, distribution, version, module, error))
-        if error is not None and strict:
+        if error is not None and _is_strict(strict):
             raise BrokenPlugin(_broken_message(self._plugins[-1])) from error
 
     def variant(self, name: str) -> Variant:
@@ -169,8 +173,8 @@ class Registry(Mapping[str, Variant]):
             if plugin.error is not None and short in (plugin.name, plugin.module):
                 raise BrokenPlugin(_broken_message(plugin)) from plugin.error
         hint = nearest(name, self)
-        if not hint and short in KNOWN_PLUGINS:
-            hint = f" It comes with: pip install {KNOWN_PLUGINS[short]}."
+        if short in KNOWN_PLUGINS:
+            hint += f" It comes with: pip install {KNOWN_PLUGINS[short]}."
         raise UnknownVariant(
             f"no installed plugin registers {name!r}.{hint} Registered: {', '.join(self) or 'none'}"
         )
@@ -196,8 +200,8 @@ class Registry(Mapping[str, Variant]):
         dims = Dims(
             num_heads,
             head_dim,
-            num_kv_heads or num_heads,
-            value_dim or head_dim,
+            num_heads if num_kv_heads is None else num_kv_heads,
+            head_dim if value_dim is None else value_dim,
             max_length,
         )
         check_dims(variant, dims)
@@ -208,10 +212,30 @@ class Registry(Mapping[str, Variant]):
         return attn if device is None and dtype is None else attn.to(device=device, dtype=dtype)
 
     def _extended(self, variant: Variant) -> Variant:
-        extra = [one for name, _, one in self._implementations if name == variant.name]
+        """Add what other plugins register for this variant, but for names that are taken."""
+        extra = {one.name: one for name, _, one in self._implementations if name == variant.name}
+        for own in variant.implementations:
+            extra.pop(own.name, None)
         if not extra:
             return variant
-        return replace(variant, implementations=(*variant.implementations, *extra))
+        return replace(variant, implementations=(*variant.implementations, *extra.values()))
+
+    def _check_implementation(
+        self, name: str, distribution: str, one: Implementation, strict: bool | None
+    ) -> None:
+        """Record an implementation that can never run as a fault of the plugin that brings it."""
+        claims = self._claims.get(name, {}).values()
+        taken = any(one.name == own.name for variant in claims for own in variant.implementations)
+        if claims and not taken:
+            return
+        why = "exists already" if taken else f"is for {name!r}, which nobody registers"
+        fault = OptionError(f"implementation {one.name!r} of {distribution} {why}")
+        if _is_strict(strict):
+            raise BrokenPlugin(str(fault)) from fault
+        self._plugins = [
+            replace(plugin, error=fault) if plugin.distribution == distribution else plugin
+            for plugin in self._plugins
+        ]
 
     def _commit(self, staged: Staged, distribution: str) -> None:
         for variant in staged.variants:
@@ -235,7 +259,7 @@ class Registry(Mapping[str, Variant]):
 
 def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
-    if isinstance(dropout, bool) or not 0.0 <= dropout < 1.0:
+    if not _is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise OptionError(f"dropout must be at least 0 and below 1, got {dropout!r}")
     if dropout > 0.0 and not ("dropout" in variant.common and variant.capabilities.dropout):
         raise UnsupportedOption(
@@ -246,10 +270,18 @@ def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> 
     if scale is not None:
         if "scale" not in variant.common:
             raise UnsupportedOption(f"{variant.name} has no scale; leave it out")
-        if isinstance(scale, bool) or not float("-inf") < scale < float("inf"):
+        if not _is_number(scale) or not float("-inf") < scale < float("inf"):
             raise OptionError(f"scale must be a finite number or None, got {scale!r}")
         arguments["scale"] = float(scale)
     return arguments
+
+
+def _is_strict(strict: bool | None) -> bool:
+    return os.environ.get("ATTNREG_STRICT", "") not in ("", "0") if strict is None else strict
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _broken_message(plugin: Plugin) -> str:

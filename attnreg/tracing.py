@@ -1,14 +1,9 @@
-"""Ask whether torch is tracing: eager code may loop over tiles and read values, traced code not."""
+"""Ask torch in what context code runs: function transforms, autocast, half precision."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def is_compiling() -> bool:
-    """Whether ``torch.compile`` or ``torch.export`` is tracing this code."""
-    return torch.compiler.is_compiling()
 
 
 def is_transformed(tensor: Tensor) -> bool:

@@ -11,6 +11,7 @@ from attnreg.attention import Dims
 from attnreg.errors import (
     DtypeError,
     LengthError,
+    MaskTypeError,
     ShapeError,
     UnsupportedFeature,
     UnsupportedMask,
@@ -79,10 +80,13 @@ def check_shapes(dims: Dims, query: Tensor, key: Tensor, value: Tensor | None) -
     _expect("value", value, 3, dims.value_dim, "value_dim")
 
 
-def check_mask(mask: Mask, query: Tensor, key: Tensor) -> None:
-    """Check that every tensor of the mask fits the call."""
+def check_mask(mask: Mask, query: Tensor, key: Tensor, length: int) -> None:
+    """Check that every tensor of the mask fits the call, whose queries see ``length`` keys.
+
+    ``key_valid`` covers ``key``: in decoding that is the last chunk of the ``length`` keys.
+    """
     if not isinstance(mask, Mask):
-        raise ShapeError(
+        raise MaskTypeError(
             f"mask must be an attnreg.Mask, got {type(mask).__name__}; "
             "wrap a boolean tensor as Mask(allowed=tensor), True may attend"
         )
@@ -93,7 +97,7 @@ def check_mask(mask: Mask, query: Tensor, key: Tensor) -> None:
             f"key_valid must be (batch, key_length) = ({batch}, {key_length}), "
             f"got {tuple(mask.key_valid.shape)}"
         )
-    full = (batch, heads, query_length, key_length)
+    full = (batch, heads, query_length, length)
     for name in ("allowed", "bias"):
         tensor = getattr(mask, name)
         if tensor is None:
@@ -116,7 +120,7 @@ def check_mask(mask: Mask, query: Tensor, key: Tensor) -> None:
     if mask.cu_seqlens is not None:
         if batch != 1:
             raise ShapeError(f"packed sequences lie in a batch of 1, got a batch of {batch}")
-        keys = mask.cu_seqlens if mask.key_cu_seqlens is None else mask.key_cu_seqlens
+        keys = mask.cu_seqlens if mask.key_offsets is None else mask.key_offsets
         for name, offsets, length in (
             ("cu_seqlens", mask.cu_seqlens, query_length),
             ("key_cu_seqlens", keys, key_length),
@@ -128,9 +132,7 @@ def check_mask(mask: Mask, query: Tensor, key: Tensor) -> None:
                 )
 
 
-def check_capabilities(
-    variant: Variant, dims: Dims, query: Tensor, key: Tensor, mask: Mask
-) -> None:
+def check_capabilities(variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
     """Refuse what the variant does not declare, naming it and the variants that do."""
     able = variant.capabilities
     for name in mask.used():
@@ -150,8 +152,12 @@ def check_capabilities(
             f"{variant.name} needs as many queries as keys, got {query.shape[2]} and "
             f"{key.shape[2]}.{_others('cross')}"
         )
-    if able.fixed_length and dims.max_length is not None:
-        length = _longest(mask, key.shape[2])
+
+
+def check_length(variant: Variant, dims: Dims, key_length: int, mask: Mask) -> None:
+    """Refuse more keys than a variant of fixed length was built for."""
+    if variant.capabilities.fixed_length and dims.max_length is not None:
+        length = _longest(mask, key_length)
         if length > dims.max_length:
             raise LengthError(
                 f"{variant.name} was built for at most max_length={dims.max_length} keys, got "
@@ -187,9 +193,10 @@ def _expect(name: str, tensor: Tensor, axis: int, size: int, what: str) -> None:
 
 
 def _longest(mask: Mask, key_length: int) -> int:
-    if mask.cu_seqlens is None or torch.compiler.is_compiling():
+    offsets = mask.key_offsets
+    if offsets is None or torch.compiler.is_compiling():
         return key_length
-    values = host_values(mask.cu_seqlens if mask.key_cu_seqlens is None else mask.key_cu_seqlens)
+    values = host_values(offsets)
     if values is None:
         return key_length
     return max((b - a for a, b in pairwise(values)), default=0)

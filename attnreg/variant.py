@@ -93,11 +93,6 @@ class Call:
     """Inside a function transform such as ``torch.func.vmap``."""
 
     @property
-    def traced(self) -> bool:
-        """Compiling or transformed: neither values nor custom gradients are at hand."""
-        return self.compiling or self.transformed
-
-    @property
     def dropout(self) -> float:
         """The dropout in force: 0 in evaluation mode."""
         return float(getattr(self.module, "dropout", 0.0)) if self.module.training else 0.0
@@ -111,15 +106,17 @@ def _always(call: Call) -> list[str]:
 class Implementation:
     """One way to compute a variant, on the module's own parameters.
 
-    ``forward(module, query, key, value, mask)`` gets what ``Attention.forward`` gets;
-    ``why_not(call)`` lists the reasons why it cannot run a ``Call``, empty where it can. Of those
-    that can, the highest ``rank`` is chosen; nothing is timed.
+    ``forward(module, query, key, value, mask)`` gets what ``Attention.forward`` gets. Packed
+    sequences reach it one by one, unless ``packed`` says that it takes them together, or torch is
+    compiling. ``why_not(call)`` lists the reasons why it cannot run a ``Call``, empty where it
+    can. Of those that can, the highest ``rank`` is chosen; nothing is timed.
     """
 
     name: str
     forward: Callable[[nn.Module, Tensor, Tensor, Tensor, Mask], Tensor]
     why_not: Callable[[Call], list[str]] = _always
     rank: int = 0
+    packed: bool = False
 
 
 def _eager(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -139,7 +136,7 @@ class Approximation(NamedTuple):
     law: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """A registered attention variant: its name, how to build it, and what it promises.
 
@@ -178,7 +175,7 @@ class Variant:
             )
         own = self.capabilities or getattr(self.factory, "capabilities", None) or Capabilities()
         given = tuple(self.implementations or getattr(self.factory, "implementations", ()))
-        others = [one for one in given if one.name != EAGER.name]
+        others = [one for one in given if one is not EAGER]
         ranked = sorted([*others, EAGER], key=lambda one: -one.rank)
         names = [one.name for one in ranked]
         if len(set(names)) < len(names):

@@ -287,59 +287,43 @@ def sparse_window(
     for position in module.global_positions:
         pattern = pattern | (query_position == position)[:, None] | (key_position == position)
     random = pattern.new_zeros(q.shape[1], *pattern.shape)
-    if module.random_blocks > 0:
-        future = (key_position[None, :] > query_position[:, None]) & visible
-        causal = not bool(future.any())
-        sizes = _sequence_sizes(seen, query_position, key_position).tolist()
-        rows = row_block[:, 0].tolist()
-        for head in range(q.shape[1]):
-            for row, (block, keys) in enumerate(zip(rows, sizes, strict=True)):
-                count = math.ceil(keys / size)
-                for drawn in _draws(module, head, block, count, causal) if keys else ():
-                    random[head, row] |= key_block[0] == drawn
+    for head in range(q.shape[1]):
+        for row, block in enumerate(row_block[:, 0].tolist()):
+            for drawn in _draws(module, head, block):
+                random[head, row] |= key_block[0] == drawn
     logits = module.scale * torch.einsum("bhid,bhjd->bhij", q, k)
     return _weights(logits + added, seen & (pattern | random)) @ v
 
 
-def _sequence_sizes(seen: Tensor, query_position: Tensor, key_position: Tensor) -> Tensor:
-    """The number of keys in the packed sequence of each row, (Lq,); 0 for a row that sees none.
-
-    A sequence ends where key positions start again. After the last one, positions go on over
-    keys that belong to nobody: there the end is the last key that is seen, or, where padding hides
-    it, the position of the last row that sees something (it is the last key's, bottom-right).
-    """
-    seen = seen.any(dim=0).any(dim=0)  # (Lq, Lk)
-    breaks = key_position[1:] != key_position[:-1] + 1
-    sequence = torch.cat([breaks.new_zeros(1), breaks]).long().cumsum(0)
-    sizes = torch.bincount(sequence)
-    alive = seen.any(dim=1)
-    of_row = sequence[seen.long().argmax(dim=1)]  # argmax of a bool row: its first visible key
-    rows_break = bool((query_position[1:] != query_position[:-1] + 1).any())
-    final = int(sequence[-1])
-    inside = alive & (of_row == final)
-    if (final > 0 or rows_break) and bool(inside.any()):
-        heard = seen[inside].any(dim=0)
-        end = max(int(key_position[heard].max()), int(query_position[inside][-1]))
-        sizes[final] = min(int(sizes[final]), end + 1)
-    return torch.where(alive, sizes[of_row], 0)
-
-
-def _draws(module: Any, head: int, block: int, count: int, causal: bool) -> set[int]:
-    """Floyd's sample of ``random_blocks`` key blocks for a row block."""
+def _draws(module: Any, head: int, block: int) -> set[int]:
+    """The random key blocks of a row block: before it, and one fewer after it where odd."""
     if block < 0:
         return set()
-    candidates = [b for b in range(block if causal else count) if b != block]
+    words = [_word(int(module.seed), head, block, slot) for slot in range(module.random_blocks)]
+    middle = math.ceil(len(words) / 2)
+    before, after = range(block), range(block + 1, 2 * block + 9)
+    return _sample(before, words[:middle]) | _sample(after, words[middle:])
+
+
+def _sample(candidates: range, words: list[int]) -> set[int]:
+    """Floyd's sample without replacement, one candidate per word; all, where words are plenty."""
     total = len(candidates)
-    wanted = min(module.random_blocks, total)
     chosen: set[int] = set()
-    for index, top in enumerate(range(total - wanted, total)):
-        x = int(module.seed) % (1 << 31)
-        for part in (head, block, index):
-            x = ((x ^ (part + 1)) * 1103515245 + 12345) & 0x7FFFFFFF
-            x ^= x >> 15
-        draw = x % (top + 1)
-        chosen.add(top if draw in chosen else draw)
-    return {candidates[c] for c in chosen}
+    for word, top in zip(words, range(max(total - len(words), 0), total), strict=False):
+        index = word % (top + 1)
+        chosen.add(candidates[top if candidates[index] in chosen else index])
+    return chosen
+
+
+def _word(*parts: int) -> int:
+    """31 bits that depend on every part: the seed first, then head, block and slot."""
+    state = 0
+    for place, part in enumerate((*parts, -1)):
+        state ^= part % (1 << 31) if place == 0 else part + 1
+        for factor, addend, shift in ((1103515245, 12345, 15), (747796405, 0, 13)):
+            state = (state * factor + addend) & 0x7FFFFFFF
+            state ^= state >> shift
+    return state
 
 
 ORACLES: dict[str, Callable[..., Tensor]] = {

@@ -100,6 +100,24 @@ def test_the_newest_state_of_a_cache_copies_nothing():
     assert len(set(homes)) <= 8  # it doubles; it does not grow by one
 
 
+def test_a_state_is_not_the_callers_memory():
+    attn = build("cosine")
+    call = [t.detach() for t in make_inputs(queries=4, keys=4)]
+    expected, state = attn.step(*(t.clone() for t in call))
+    _, state = attn.step(*call)
+    before = [t.clone() for t in state.tensors()]
+    for tensor in call:
+        tensor.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(state.tensors(), before, strict=True))
+    assert expected.any()
+    half = [t.float() for t in call]
+    with pytest.raises(attnreg.DtypeError, match="one dtype on one device"):
+        attn.step(*half, state)
+    exp, elu = (build("linear", feature_map=f) for f in ("exp", "elu+1"))
+    with pytest.raises(attnreg.ShapeError, match="another feature map"):
+        elu.step(*call, exp.step(*call)[1])
+
+
 def test_a_recurrent_state_does_not_grow():
     attn = build("linear")
     call = [t.detach() for t in make_inputs(queries=40, keys=40)]
@@ -139,6 +157,11 @@ def test_misuse_is_refused(name):
     with pytest.raises(attnreg.ShapeError, match="key_valid"):
         attn.step(*call, state, Mask(key_valid=torch.ones(2, 8).bool()))
     other = "cosine" if name == "linear" else "linear"
+    narrow = build(name, head_dim=4, value_dim=3).step(
+        torch.randn(2, 6, 4, 4).double(), *(torch.randn(2, 2, 4, n).double() for n in (4, 3))
+    )[1]
+    with pytest.raises(attnreg.ShapeError, match="between modules of different sizes"):
+        attn.step(*call, narrow)
     with pytest.raises(attnreg.ShapeError, match="earlier step"):
         build(other).step(*call, state)
     assert call[1].shape[1] == KV_HEADS

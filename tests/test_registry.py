@@ -156,6 +156,51 @@ def test_implementations_for_somebody_elses_variant():
     assert named(ones, ones, ones).all()
 
 
+def test_an_implementation_that_can_never_run_is_its_own_plugins_fault(monkeypatch):
+    """It neither breaks the variant nor passes in silence."""
+    monkeypatch.setattr(attnreg.registry.metadata, "entry_points", lambda group: [])
+
+    def rival(target, name):
+        one = Implementation(name, print, rank=50)
+        return plugin(attnreg_register_implementations=lambda register: register(target, one))
+
+    for target, name, message in (
+        ("mean", "eager", "'eager' of rival-dist exists already"),
+        ("median", "fast", "for 'median', which nobody registers"),
+    ):
+        registry = Registry()
+        registry.add_plugin(rival(target, name), name="rival", distribution="rival-dist")
+        registry.add_plugin(plugin(mean()), name="fake", distribution="fake-dist")
+        assert [one.name for one in registry["mean"].implementations] == ["eager"]
+        registry.discover(strict=False)
+        assert message in str(registry.broken["rival"].error)
+        assert list(registry.broken) == ["rival"]
+        with pytest.raises(attnreg.BrokenPlugin, match=message):
+            registry.discover(strict=True)
+
+
+def test_discovering_twice_changes_nothing():
+    registry = Registry().discover()
+    names, plugins = list(registry), registry.plugins
+    assert list(registry.discover()) == names
+    assert registry.plugins == plugins
+    assert not registry.broken
+
+
+def test_optional_hooks_and_taken_ids():
+    module = plugin(mean())
+    module.attnreg_future_hook = hookimpl(optionalhook=True)(lambda register: None)
+    registry = Registry()
+    registry.add_plugin(module, name="ahead")
+    assert list(registry) == ["mean"]
+    for name in ("one", "two"):
+        registry.add_plugin(
+            plugin(attnreg_register_panels=lambda register: register(Panel("maps", {}, "a:b"))),
+            name=name,
+        )
+    assert "the panel 'maps' is already registered" in str(registry.broken["two"].error)
+
+
 def test_other_hooks():
     registry = Registry()
     registry.add_plugin(

@@ -10,13 +10,60 @@ from attnreg.attention import Dims
 from attnreg.families.score import SOFTMAX_CAPABILITIES
 from attnreg.families.tiling import Pattern, ScorePlan, attend, weights
 from attnreg.functional import expand_heads
-from attnreg.lowering import ALL, LoweredMask
+from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.tracing import accumulation_dtype
 from attnreg.variant import Call, Implementation
 
 ROWS = 512
 """Rows per fused call where the mask differs by row, so that no (Lq, Lk) mask is built at once."""
+
+
+def attend_visible(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+) -> Tensor:
+    """One fused call over given keys: ``visible`` bool and ``bias`` to (B, Hq, Lq, Lk), or None.
+
+    Key and value may have fewer heads than query. A row that sees nothing gives 0.
+    """
+    some, tile = None, visible
+    if visible is not None:
+        # What a fused kernel makes of a row that sees nothing differs between kernels: let it
+        # see everything, and zero its output.
+        some = visible.any(dim=-1, keepdim=True)
+        tile = visible | ~some
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        tile = bias if tile is None else bias.masked_fill(~tile, -torch.inf)
+    output: Tensor = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=tile,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=key.shape[1] != query.shape[1],
+    )
+    return output if some is None else output.masked_fill(~some, 0.0)
+
+
+def equal_widths(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad head and value dimension to one width: torch leaves its fused kernels where they differ.
+
+    Zeros change no dot product; the caller keeps the first columns of the output.
+    """
+    wider = max(query.shape[3], value.shape[3])
+    if query.shape[3] == value.shape[3]:
+        return query, key, value
+    query, key, value = (F.pad(t, (0, wider - t.shape[3])) for t in (query, key, value))
+    return query, key, value
 
 
 def attend_fused(
@@ -33,48 +80,31 @@ def attend_fused(
 
     Key and value may have fewer heads than query, and the value dimension may differ.
     """
-    width, value_width = query.shape[3], value.shape[3]
-    if width != value_width:  # torch leaves its fused kernels where they differ
-        wider = max(width, value_width)
-        query, key, value = (F.pad(t, (0, wider - t.shape[3])) for t in (query, key, value))
-    grouped = key.shape[1] != query.shape[1]
-
-    def fused(rows: slice, columns: slice, tile: Tensor | None, causal: bool = False) -> Tensor:
-        output: Tensor = F.scaled_dot_product_attention(
-            query[:, :, rows],
-            key[:, :, columns],
-            value[:, :, columns],
-            attn_mask=tile,
-            dropout_p=dropout,
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=grouped,
-        )
-        return output
-
+    value_width = value.shape[3]
+    query, key, value = equal_widths(query, key, value)
     used = lowered.mask.used()
     square = lowered.offset == 0 and lowered.query_length == lowered.key_length
-    if pattern is None and (not used or (used == ("causal",) and square)):
-        return fused(ALL, ALL, None, causal=bool(used))[..., :value_width]
+    if pattern is None and used == ("causal",) and square:
+        output: Tensor = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            dropout_p=dropout,
+            is_causal=True,
+            scale=scale,
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
+        return output[..., :value_width]
     strips: list[Tensor] = []
-    for rows, columns in _strips(lowered, by_row=pattern is not None or used != ("key_valid",)):
+    by_row = pattern is not None or bool(set(used) - {"key_valid"})
+    for rows, columns in _strips(lowered, by_row):
         visible = lowered.visible(rows, columns)
         own = None if pattern is None else pattern(lowered, rows, columns)
         if own is not None:
             visible = own if visible is None else visible & own
-        some = None
-        tile = visible
-        if visible is not None:
-            # What a fused kernel makes of a row that sees nothing differs between kernels:
-            # let it see everything, and zero its output.
-            some = visible.any(dim=-1, keepdim=True)
-            tile = visible | ~some
+        part = (query[:, :, rows], key[:, :, columns], value[:, :, columns])
         bias = lowered.bias(rows, columns)
-        if bias is not None:
-            bias = bias.to(query.dtype)
-            tile = bias if tile is None else bias.masked_fill(~tile, -torch.inf)
-        output = fused(rows, columns, tile)
-        strips.append(output if some is None else output.masked_fill(~some, 0.0))
+        strips.append(attend_visible(*part, visible, bias, scale=scale, dropout=dropout))
     output = strips[0] if len(strips) == 1 else torch.cat(strips, dim=2)
     return output[..., :value_width]
 
@@ -96,9 +126,13 @@ def _strips(lowered: LoweredMask, by_row: bool) -> list[tuple[slice, slice]]:
 def why_not_fused(call: Call) -> list[str]:
     """Say why ``attend_fused`` should not run a call."""
     reasons: list[str] = []
+    module = call.module
+    if isinstance(module, DotProductAttention) and _overrides(module, "score"):
+        reasons.append("the module scores by a formula of its own, not by a dot product")
     if call.transformed:
         reasons.append("torch's fused kernels have no rule for function transforms such as vmap")
     if call.needs_grad and call.dtype == torch.float64:
+        # In other dtypes too, but float64 is what second derivatives are taken and checked in.
         reasons.append("float64 gradients: torch's fused kernels cannot be differentiated twice")
     if call.device.type == "cpu":
         if call.dropout > 0.0:
@@ -136,7 +170,7 @@ class DotProductAttention(nn.Module):
 
     def __init__(self, dims: Dims, *, scale: float | None = None, dropout: float = 0.0) -> None:
         super().__init__()
-        default = self.default_scale or dims.head_dim**-0.5
+        default = dims.head_dim**-0.5 if self.default_scale is None else self.default_scale
         self.dims = dims
         self.scale = default if scale is None else scale
         self.dropout = dropout

@@ -19,7 +19,7 @@ from attnreg.errors import ShapeError
 from attnreg.functional import expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
-from attnreg.tracing import accumulation_dtype, full_precision, is_compiling
+from attnreg.tracing import accumulation_dtype, full_precision
 from attnreg.variant import Capabilities
 
 CHUNK = 64
@@ -74,7 +74,7 @@ class KernelAttention(nn.Module):
     )
     reasons: ClassVar[Mapping[str, str]] = {
         name: "K^T V is computed first, so the (Lq, Lk) weights that it would act on never exist"
-        for name in ("allowed", "bias", "window", "dropout")
+        for name in ("allowed", "bias", "window")
     }
     normalize: bool = True
     chunk: int = CHUNK
@@ -100,7 +100,7 @@ class KernelAttention(nn.Module):
         dtype, lowered = query.dtype, LoweredMask(mask, query.shape[2], key.shape[2], query.device)
         phi_q, phi_k, value = self._features(query, key, value, mask.key_valid)
         with full_precision(query.device):
-            if mask.cu_seqlens is not None and is_compiling():
+            if mask.cu_seqlens is not None and torch.compiler.is_compiling():
                 return self._explicit(phi_q, phi_k, value, lowered).to(dtype)
             if not mask.causal:
                 sums = _accumulate(phi_k, value)
@@ -176,7 +176,7 @@ class KernelAttention(nn.Module):
         """The causal form, query i at key i, after the sums of what came before."""
         length, size = value.shape[2], self.chunk
         # A tracer takes a count of one for a constant, so it gets two chunks to spare.
-        count = (length + size - 1) // size + 2 * is_compiling()
+        count = (length + size - 1) // size + 2 * torch.compiler.is_compiling()
         queries, keys, values = (_chunks(t, count, size) for t in (phi_q, phi_k.values, value))
         within = (queries @ keys.transpose(-1, -2)).tril()
         if phi_k.log_scale is None:
@@ -237,7 +237,9 @@ def _scaled_chunks(
     local = keys * _exp_difference(log_scale, top[..., None])[..., None]
     each = local.transpose(-1, -2) @ values  # of each chunk alone, relative to its own top
     first = torch.zeros_like(each[:, :, 0]) if sums is None else sums.mixed
-    if is_compiling():  # chunks as one lower triangle: no loop over a symbolic length
+    if (
+        torch.compiler.is_compiling()
+    ):  # chunks as one lower triangle: no loop over a symbolic length
         decay = _exp_difference(
             torch.cat([start[..., None], top], -1)[..., None, :], reached[..., :, None]
         ).tril()
@@ -271,7 +273,7 @@ def _exp_difference(smaller: Tensor, larger: Tensor) -> Tensor:
 def _chunks(tensor: Tensor, count: int, size: int, fill: float = 0.0) -> Tensor:
     """Cut (B, H, L, M) into (B, H, count, size, M), filled up at the end."""
     length = tensor.shape[2]
-    if is_compiling():
+    if torch.compiler.is_compiling():
         start = torch.arange(count, device=tensor.device)[:, None] * size
         index = start + torch.arange(size, device=tensor.device)
         chunks = tensor[:, :, index.clamp(max=length - 1)]
@@ -283,7 +285,7 @@ def _chunks(tensor: Tensor, count: int, size: int, fill: float = 0.0) -> Tensor:
 
 def _joined(chunks: Tensor, length: int) -> Tensor:
     """Join (B, H, count, size, M) to (B, H, L, M)."""
-    if is_compiling():
+    if torch.compiler.is_compiling():
         size, index = chunks.shape[3], torch.arange(length, device=chunks.device)
         return chunks[:, :, index // size, index % size]
     return chunks.flatten(2, 3)[:, :, :length]
@@ -313,9 +315,14 @@ def _from_state(state: RecurrentState, phi_k: Features, value: Tensor) -> _Sums:
     mixed, total, *rest = state.content
     sums = _Sums(torch.cat([mixed, total[..., None]], dim=-1), rest[0] if rest else None)
     expected = (*phi_k.values.shape[:2], phi_k.values.shape[3], value.shape[3])
-    if tuple(sums.mixed.shape) != expected or (sums.log_scale is None) != (phi_k.log_scale is None):
+    if tuple(sums.mixed.shape) != expected:
         raise ShapeError(
             f"the state has shape {tuple(sums.mixed.shape)}, this module needs {expected}; "
             "states cannot move between modules of different sizes"
+        )
+    if (sums.log_scale is None) != (phi_k.log_scale is None):
+        raise ShapeError(
+            "the state comes from a module with another feature map: only one of the two scales "
+            "its features; states cannot move between such modules"
         )
     return sums

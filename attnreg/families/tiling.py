@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnreg.lowering import ALL, LoweredMask
-from attnreg.tracing import accumulation_dtype, full_precision, is_compiling, is_transformed
+from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Pattern = Callable[[LoweredMask, slice, slice], Tensor | None]
@@ -101,7 +101,7 @@ def attend(plan: ScorePlan, query: Tensor, key: Tensor, value: Tensor) -> Tensor
     """Softmax of the plan's scores times the values; key and value have Hq heads already."""
     heads = query.shape[0] * query.shape[1]
     one_tile = (
-        is_compiling()
+        torch.compiler.is_compiling()
         or any(is_transformed(t) for t in (query, key, value, *plan.tensors))
         or heads * query.shape[2] * key.shape[2] <= plan.tile_elements
     )

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from attnreg import Dims, ScoreAttention
 from attnreg.tracing import full_precision
 
-TILE_BYTES = 2**24
-"""What the (rows, columns, hidden) activations of one tile may take."""
+TILE_BYTES = 2**20
+"""What the (rows, columns, hidden) activations of one tile may take: they stay in the cache."""
 
 
 class Additive(ScoreAttention):

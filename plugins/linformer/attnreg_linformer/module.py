@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnreg import Capabilities, Dims, LengthError, Mask, OptionError, UnsupportedFeature
 from attnreg.functional import expand_heads
-from attnreg.tracing import accumulation_dtype, full_precision, is_compiling
+from attnreg.tracing import accumulation_dtype, full_precision
 
 Sharing = Literal["none", "heads", "key-value", "all"]
 
@@ -86,7 +86,7 @@ class Linformer(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Attend: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv)."""
-        if mask.cu_seqlens is not None and is_compiling():
+        if mask.cu_seqlens is not None and torch.compiler.is_compiling():
             raise UnsupportedFeature("linformer cannot compile packed sequences; pad them instead")
         dtype, length = query.dtype, key.shape[2]
         wide = accumulation_dtype(dtype)
@@ -108,6 +108,6 @@ class Linformer(nn.Module):
 
 def _columns(projection: Tensor, length: int) -> Tensor:
     """The first ``length`` columns of a projection."""
-    if is_compiling():  # a slice would make a tracer ask whether it is the whole
+    if torch.compiler.is_compiling():  # a slice would make a tracer ask whether it is the whole
         return projection[..., torch.arange(length, device=projection.device)]
     return projection[..., :length]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attnreg import Call, Implementation, Mask
-from attnreg.families import why_not_fused
+from attnreg.families import attend_visible, equal_widths, why_not_fused
 from attnreg.functional import expand_heads
-from attnreg.lowering import ALL, LoweredMask
+from attnreg.lowering import ALL, Index, LoweredMask
 from attnreg_sparse_window.module import SparseWindow
 
 STRIP = 128
@@ -21,27 +22,19 @@ def attend_blocked(
 ) -> Tensor:
     """Attend strip by strip: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv).
 
-    A strip sees one slice of keys (the window), the global keys, and its random blocks, gathered
-    per head. Global queries see every key and are computed apart.
+    A strip sees the keys of its window, the global keys, and its random blocks, gathered per
+    head. Global queries see every key and are computed apart.
     """
     assert isinstance(module, SparseWindow)  # for mypy: registered for this variant alone
     lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
+    value_width = value.shape[3]
     key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
-    width, value_width = query.shape[3], value.shape[3]
-    if width != value_width:  # torch leaves its fused kernels where they differ
-        wider = max(width, value_width)
-        query, key, value = (F.pad(t, (0, wider - t.shape[3])) for t in (query, key, value))
-    size = module.block_size
-    height = size * max(1, STRIP // size)
-    # Strips start where blocks start: position 0 is row -offset.
-    first = -(lowered.offset % height) if lowered.query_length else 0
-    strips = [
-        _attend_strip(module, query, key, value, lowered, slice(max(start, 0), stop))
-        for start in range(first, lowered.query_length, height)
-        if (stop := min(start + height, lowered.query_length)) > 0
-    ]
-    output = torch.cat(strips, dim=2) if strips else query[:, :, :0]
-    output = _with_global_rows(module, output, query, key, value, lowered)
+    query, key, value = equal_widths(query, key, value)
+    if lowered.query_length:
+        output = _attend_strips(module, query, key, value, lowered)
+        output = _with_global_rows(module, output, query, key, value, lowered)
+    else:
+        output = query
     return output[..., :value_width]
 
 
@@ -56,55 +49,87 @@ def why_not_blocked(call: Call) -> list[str]:
 BLOCKED = Implementation("blocked", attend_blocked, why_not_blocked, rank=20)
 
 
-def _attend_strip(
-    module: SparseWindow,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lowered: LoweredMask,
-    rows: slice,
+def _attend_strips(
+    module: SparseWindow, query: Tensor, key: Tensor, value: Tensor, lowered: LoweredMask
 ) -> Tensor:
-    start, stop = _window_range(module, lowered, rows)
-    columns = torch.arange(start, stop, device=query.device)
-    keys, values = [key[:, :, start:stop]], [value[:, :, start:stop]]
-    outside = [g for g in module.global_positions if g < lowered.key_length]
-    outside = [g for g in outside if not start <= g < stop]
-    if outside:
-        extra = torch.tensor(outside, device=query.device)
-        columns = torch.cat([columns, extra])
-        keys.append(key[:, :, extra])
-        values.append(value[:, :, extra])
-    visible = _visible(module, lowered, rows, columns)
-    bias = lowered.bias(rows, columns)
-    if module.random_blocks:
-        picked, owned = _random_columns(module, lowered, rows, start, stop)
-        index = picked.expand(query.shape[0], -1, -1)[..., None]
-        keys.append(key.gather(2, index.expand(-1, -1, -1, key.shape[3])))
-        values.append(value.gather(2, index.expand(-1, -1, -1, value.shape[3])))
-        allowed = lowered.visible(rows, picked)
-        owned = owned if allowed is None else owned & allowed
-        visible = _join(visible, owned)
-        if bias is not None:
-            extra_bias = lowered.bias(rows, picked)
-            assert extra_bias is not None  # for mypy: there is one for every tile or for none
-            bias = _join(bias, extra_bias)
-    some = visible.any(dim=-1, keepdim=True)
-    tile: Tensor = visible | ~some
-    if bias is not None:
-        tile = bias.to(query.dtype).masked_fill(~tile, -torch.inf)
-    output = F.scaled_dot_product_attention(
-        query[:, :, rows],
-        torch.cat(keys, dim=2) if len(keys) > 1 else keys[0],
-        torch.cat(values, dim=2) if len(values) > 1 else values[0],
-        attn_mask=tile,
-        dropout_p=module.dropout if module.training else 0.0,
-        scale=module.logit_scale,
-    )
-    return output.masked_fill(~some, 0.0)
+    """Attend to window, global keys and random blocks; at least one query, equal widths."""
+    height = module.block_size * max(1, STRIP // module.block_size)
+    strips = _strips(lowered, height)
+    windows = [_window(module, lowered, rows) for rows in strips]
+    shared = [g for g in module.global_positions if g < lowered.key_length]
+    shared_keys = torch.tensor(shared, dtype=torch.int64, device=query.device)
+    drawn = _random_keys(module, lowered, strips) if module.random_blocks else []
+    queries = query.split([rows.stop - rows.start for rows in strips], dim=2)
+    keys, values = (_Source(t, height, windows, shared_keys, drawn) for t in (key, value))
+    outputs: list[Tensor] = []
+    for index, (rows, window) in enumerate(zip(strips, windows, strict=True)):
+        visible, bias = _near(module, lowered, rows, window, shared_keys)
+        if drawn:
+            extra, extra_bias = _far(module, lowered, rows, window, drawn[index])
+            visible = _join(visible, extra)
+            bias = None if bias is None or extra_bias is None else _join(bias, extra_bias)
+        outputs.append(
+            attend_visible(
+                queries[index],
+                keys.of_strip(index),
+                values.of_strip(index),
+                visible,
+                bias,
+                scale=module.logit_scale,
+                dropout=_dropout(module),
+            )
+        )
+    return torch.cat(outputs, dim=2)
 
 
-def _window_range(module: SparseWindow, lowered: LoweredMask, rows: slice) -> tuple[int, int]:
-    """The slice of keys [start, stop) that holds the window of every row of a strip."""
+class _Source:
+    """Keys or values (B, H, Lk, D), cut and gathered once for all strips.
+
+    A slice's gradient has the size of what it was sliced from. If each strip sliced the whole,
+    the backward pass would be quadratic; ``split`` and one gather have a single gradient.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        height: int,
+        windows: Sequence[range],
+        shared_keys: Tensor,
+        drawn: Sequence[Tensor],
+    ) -> None:
+        self._height, self._windows = height, windows
+        # Only what some window holds: one decoding step should not cut up a long cache.
+        self._first = min(window.start for window in windows) // height * height
+        last = max(window.stop for window in windows)
+        self._pieces = tensor[:, :, self._first : last].split(height, dim=2)
+        self._shared = [tensor.index_select(2, shared_keys)] if len(shared_keys) else []
+        self._random: Sequence[Tensor] = []
+        if drawn:
+            chosen = torch.cat(list(drawn), dim=1).clamp(0, tensor.shape[2] - 1)
+            index = chosen[None, :, :, None].expand(tensor.shape[0], -1, -1, tensor.shape[3])
+            sizes = [columns.shape[1] for columns in drawn]
+            self._random = tensor.gather(2, index).split(sizes, dim=2)
+
+    def of_strip(self, index: int) -> Tensor:
+        """Window, global keys and random blocks of a strip: (B, H, n, D)."""
+        window, height = self._windows[index], self._height
+        start, stop = window.start - self._first, window.stop - self._first
+        first, last = start // height, (stop - 1) // height
+        parts = list(self._pieces[first : last + 1])
+        parts[-1] = parts[-1][:, :, : stop - last * height]
+        parts[0] = parts[0][:, :, start - first * height :]
+        return torch.cat([*parts, *self._shared, *self._random[index : index + 1]], dim=2)
+
+
+def _strips(lowered: LoweredMask, height: int) -> list[slice]:
+    """The rows of each strip. Strips start where blocks start: position 0 is row -offset."""
+    length = lowered.query_length
+    starts = range(-(lowered.offset % height), length, height)
+    return [slice(max(start, 0), min(start + height, length)) for start in starts]
+
+
+def _window(module: SparseWindow, lowered: LoweredMask, rows: slice) -> range:
+    """The keys that hold the window of every row of a strip; at least one."""
     size, reach = module.block_size, module.dilation
     first = (rows.start + lowered.offset) // size - module.left * reach
     last = (rows.stop - 1 + lowered.offset) // size + module.right * reach
@@ -113,38 +138,65 @@ def _window_range(module: SparseWindow, lowered: LoweredMask, rows: slice) -> tu
     if start >= stop:  # no window: one key, which the pattern may hide
         start = min(max(start, 0), lowered.key_length - 1)
         stop = start + 1
-    return start, stop
+    return range(start, stop)
 
 
-def _visible(module: SparseWindow, lowered: LoweredMask, rows: slice, columns: Tensor) -> Tensor:
-    pattern = module.visible(lowered, rows, columns)
-    pattern = pattern.reshape((1,) * (4 - pattern.dim()) + pattern.shape)
-    visible = lowered.visible(rows, columns)
-    return pattern if visible is None else pattern & visible
+def _random_keys(
+    module: SparseWindow, lowered: LoweredMask, strips: Sequence[slice]
+) -> list[Tensor]:
+    """The keys of the random blocks of each strip, (H, row blocks * random_blocks * block_size).
 
-
-def _random_columns(
-    module: SparseWindow, lowered: LoweredMask, rows: slice, start: int, stop: int
-) -> tuple[Tensor, Tensor]:
-    """The keys of the random blocks of a strip, (1, H, n), and who owns them, (1, H, rows, n).
-
-    A key that the strip has already, as window or global key, is owned by nobody.
+    A block that was not drawn has negative keys; a block past the end has keys past the end.
     """
-    size = module.block_size
-    row_block = lowered.query_position[rows].div(size, rounding_mode="floor")
-    blocks, owner = torch.unique_consecutive(row_block, return_inverse=True)
-    order = torch.arange(len(blocks), device=owner.device)
-    one_each = rows.start + torch.searchsorted(owner, order)
-    drawn = module.draw(lowered, one_each)  # (H, blocks, random)
-    within = torch.arange(size, device=drawn.device)
-    columns = (drawn[..., None] * size + within).flatten(2)  # (H, blocks, random * size)
-    real = (drawn[..., None] >= 0).expand(*drawn.shape, size).flatten(2)
-    real = real & (columns < lowered.key_length) & ~((columns >= start) & (columns < stop))
+    size, offset = module.block_size, lowered.offset
+    first, last = offset // size, (offset + lowered.query_length - 1) // size
+    one_each = torch.arange(first, last + 1, device=lowered.device) * size - offset
+    drawn = module.draw(lowered, one_each.clamp(min=0))  # (H, row blocks, random_blocks)
+    within = torch.arange(size, device=lowered.device)
+    columns = (drawn[..., None] * size + within).flatten(1)
+    in_block = module.random_blocks * size
+    sizes = [
+        ((rows.stop - 1 + offset) // size - (rows.start + offset) // size + 1) * in_block
+        for rows in strips
+    ]
+    return list(columns.split(sizes, dim=1))
+
+
+def _near(
+    module: SparseWindow, lowered: LoweredMask, rows: slice, window: range, shared_keys: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Visibility and bias of a strip on its window and the global keys."""
+    near = torch.arange(window.start, window.stop, device=shared_keys.device)
+    columns = torch.cat([near, shared_keys])
+    pattern = module.visible(lowered, rows, columns)
+    if len(shared_keys):  # those inside the window are there already
+        again = torch.cat([torch.zeros_like(near, dtype=torch.bool), _inside(shared_keys, window)])
+        pattern = pattern & ~again
+    pattern = pattern.reshape((1,) * (4 - pattern.dim()) + pattern.shape)
+    return _masked(lowered, pattern, rows, columns)
+
+
+def _far(
+    module: SparseWindow, lowered: LoweredMask, rows: slice, window: range, columns: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Visibility and bias of a strip on its random keys (H, n): a row sees those of its block."""
+    real = (columns >= 0) & (columns < lowered.key_length) & ~_inside(columns, window)
     if module.global_positions:
         real = real & ~module.is_global(columns)
-    mine = owner[:, None] == order  # (rows, blocks)
-    owned = (mine[None, :, :, None] & real[:, None]).flatten(2)
-    return columns.clamp(0, lowered.key_length - 1).flatten(1)[None], owned[None]
+    row_block = lowered.query_position[rows].div(module.block_size, rounding_mode="floor")
+    in_block = module.random_blocks * module.block_size
+    owner = torch.arange(columns.shape[1], device=columns.device) // in_block
+    mine = (row_block - row_block[0])[:, None] == owner
+    keys = columns.clamp(0, lowered.key_length - 1)
+    return _masked(lowered, (mine & real[:, None])[None], rows, keys)
+
+
+def _masked(
+    lowered: LoweredMask, pattern: Tensor, rows: Index, columns: Index
+) -> tuple[Tensor, Tensor | None]:
+    """What pattern and mask both leave of a tile, and its bias."""
+    visible = lowered.visible(rows, columns)
+    return pattern if visible is None else pattern & visible, lowered.bias(rows, columns)
 
 
 def _with_global_rows(
@@ -161,24 +213,24 @@ def _with_global_rows(
     if not chosen:
         return output
     rows = torch.tensor(chosen, device=query.device)
-    visible = lowered.visible(rows, ALL)
-    bias = lowered.bias(rows, ALL)
-    some = None if visible is None else visible.any(dim=-1, keepdim=True)
-    tile = None if visible is None or some is None else visible | ~some
-    if bias is not None:
-        tile = bias.to(query.dtype).masked_fill(
-            torch.zeros_like(bias, dtype=torch.bool) if tile is None else ~tile, -torch.inf
-        )
-    found = F.scaled_dot_product_attention(
-        query[:, :, rows],
+    found = attend_visible(
+        query.index_select(2, rows),
         key,
         value,
-        attn_mask=tile,
-        dropout_p=module.dropout if module.training else 0.0,
+        lowered.visible(rows, ALL),
+        lowered.bias(rows, ALL),
         scale=module.logit_scale,
+        dropout=_dropout(module),
     )
-    found = found if some is None else found.masked_fill(~some, 0.0)
     return output.index_copy(2, rows, found)
+
+
+def _dropout(module: SparseWindow) -> float:
+    return module.dropout if module.training else 0.0
+
+
+def _inside(columns: Tensor, window: range) -> Tensor:
+    return (columns >= window.start) & (columns < window.stop)
 
 
 def _join(left: Tensor, right: Tensor) -> Tensor:

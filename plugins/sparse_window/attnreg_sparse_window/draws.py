@@ -1,4 +1,4 @@
-"""The random blocks of a row: a pure function of (seed, head, row block)."""
+"""The random blocks of a row: a pure function of (seed, head, row block), whatever the length."""
 
 from __future__ import annotations
 
@@ -6,40 +6,56 @@ import torch
 from torch import Tensor
 
 _MODULUS = 2**31
+AHEAD = 8
+"""Block b draws its later blocks among the b + AHEAD after it: as far ahead as it looks back."""
 
 
 def mix(seed: Tensor, *parts: Tensor | int) -> Tensor:
     """Hash integers to 31 bits, in int64 that never overflows: the same on every device."""
-    x = seed % _MODULUS
+    x = _round(seed % _MODULUS)  # so that neighbouring seeds have nothing in common
     for part in parts:
-        x = ((x ^ (part + 1)) * 1103515245 + 12345) % _MODULUS
-        x = x ^ (x >> 15)
-    return x
+        x = _round(x ^ (part + 1))
+    return _round(x)
 
 
-def draw_blocks(
-    seed: Tensor, heads: int, row_block: Tensor, key_blocks: Tensor, count: int, causal: bool
-) -> Tensor:
-    """Draw the key blocks of each row block without replacement: (H, R, count), -1 for none.
+def _round(x: Tensor) -> Tensor:
+    x = (x * 1103515245 + 12345) % _MODULUS
+    x = x ^ (x >> 15)
+    x = (x * 747796405) % _MODULUS
+    return x ^ (x >> 13)
 
-    ``row_block`` (R,) and ``key_blocks`` (R,), the number of key blocks there are. Candidates are
-    the earlier blocks where ``causal``, else all but the row's own. Floyd's algorithm (Bentley
-    and Floyd 1987, Communications of the ACM 30(9)).
+
+def draw_blocks(seed: Tensor, heads: int, row_block: Tensor, count: int) -> Tensor:
+    """Draw the key blocks of each row block (R,) without replacement: (H, R, count), -1 for none.
+
+    Half of them (rounded up) lie before the row's block, half after it; those past the end of the
+    sequence are simply not there. So neither the length nor causality, which hides the later
+    half, changes what a row sees.
     """
-    inside = (row_block >= 0) & (row_block < key_blocks)
-    candidates = row_block if causal else key_blocks - inside.to(key_blocks.dtype)
-    candidates = torch.where(row_block >= 0, candidates, 0)
+    before = (count + 1) // 2
+    earlier = _floyd(seed, heads, row_block, row_block.clamp(min=0), before, 0)
+    later = _floyd(seed, heads, row_block, row_block.clamp(min=0) + AHEAD, count - before, before)
+    later = torch.where(later >= 0, later + row_block[:, None] + 1, -1)
+    drawn = torch.cat([earlier, later], dim=-1)
+    return torch.where(row_block[:, None] >= 0, drawn, -1)
+
+
+def _floyd(
+    seed: Tensor, heads: int, row_block: Tensor, candidates: Tensor, count: int, first_slot: int
+) -> Tensor:
+    """Draw ``count`` of 0 … candidates - 1 by Floyd's algorithm, -1 where there are too few.
+
+    Bentley and Floyd 1987, A sample of brilliance, Communications of the ACM 30(9).
+    """
     taken = candidates.clamp(max=count)
     head = torch.arange(heads, device=row_block.device)[:, None]
     drawn: list[Tensor] = []
     for step in range(count):
         top = candidates - taken + step
-        pick = mix(seed, head, row_block.clamp(min=0), step) % (top + 1).clamp(min=1)
+        hashed = mix(seed, head, row_block.clamp(min=0), first_slot + step)
+        pick = hashed % (top + 1).clamp(min=1)
         for earlier in drawn:
             pick = torch.where(pick == earlier, top, pick)
         drawn.append(torch.where(step < taken, pick, -1))
-    blocks = torch.stack(drawn, dim=-1)
-    if causal:
-        return blocks
-    own = torch.where(inside, row_block, key_blocks)[:, None]
-    return torch.where(blocks >= own, blocks + 1, blocks)
+    empty = row_block.new_zeros(heads, row_block.shape[0], 0)
+    return torch.stack(drawn, dim=-1) if drawn else empty

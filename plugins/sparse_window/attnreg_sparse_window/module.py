@@ -25,6 +25,10 @@ class SparseWindow(DotProductAttention):
     random_blocks=3, global_tokens=128``. Positions are absolute and count inside each packed
     sequence; the pattern intersects with the mask.
 
+    Half of the random blocks (rounded up) lie before block p, half after it, among the p + 8 that
+    follow: causality hides the later half, and those past the end are not there. The draw
+    depends on seed, head and p alone, so neither length nor padding nor mask changes it.
+
     The buffer ``seed`` is saved in the state dict, so that a reloaded module draws the same.
     """
 
@@ -43,7 +47,11 @@ class SparseWindow(DotProductAttention):
             Doc("how many of the first positions, or which positions, see and are seen by all"),
         ] = 0,
         random_blocks: Annotated[
-            int, Interval(ge=0, le=64), Doc("random blocks of keys per block of queries")
+            int,
+            Interval(ge=0, le=64),
+            Doc(
+                "random blocks of keys per block of queries: half before it (rounded up), then after"
+            ),
         ] = 0,
         block_size: Annotated[
             int, Interval(ge=1), Doc("positions per block, in which window and draws count")
@@ -95,15 +103,8 @@ class SparseWindow(DotProductAttention):
 
     def draw(self, lowered: LoweredMask, rows: Index) -> Tensor:
         """The random key blocks of each row, (H, rows, random_blocks), -1 for none."""
-        window = lowered.mask.window
-        row_block = take(lowered.query_position, rows).div(self.block_size, rounding_mode="floor")
-        count = take(lowered.key_count, rows)
-        return draw_blocks(
-            self.seed,
-            self.dims.num_heads,
-            row_block,
-            (count + self.block_size - 1) // self.block_size,
-            self.random_blocks,
-            # A window that ends at the query hides the future as causality does.
-            causal=lowered.mask.causal or (window is not None and window[1] == 0),
-        )
+        return lowered.once("random_blocks", lambda: self._draw(lowered.query_position))[:, rows]
+
+    def _draw(self, query_position: Tensor) -> Tensor:
+        row_block = query_position.div(self.block_size, rounding_mode="floor")
+        return draw_blocks(self.seed, self.dims.num_heads, row_block, self.random_blocks)

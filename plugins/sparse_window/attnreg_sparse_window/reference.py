@@ -37,18 +37,13 @@ def reference(
     batch, heads, rows, _ = query.shape
     group = heads // key.shape[1]
     query, key, value = (np.asarray(a, dtype=np.float64) for a in (query, key, value))
-    causal = not np.any(visible & (key_position > query_position[:, None]))
     seen, added = _mask(visible, bias)
     output = np.zeros((batch, heads, rows, value.shape[3]))
     for b, h, i in np.ndindex(batch, heads, rows):
         # Hidden keys are left out, not multiplied by 0: they may hold NaN.
         columns = np.flatnonzero(seen[b, h, i])
         if columns.size:
-            count = _key_count(seen, query_position, key_position, columns[0])
-            pattern = _pattern(
-                module, h, int(query_position[i]), key_position[columns], causal, count
-            )
-            columns = columns[pattern]
+            columns = columns[_pattern(module, h, int(query_position[i]), key_position[columns])]
         if columns.size == 0:
             continue
         keys, values = key[b, h // group, columns], value[b, h // group, columns]
@@ -57,9 +52,7 @@ def reference(
     return output
 
 
-def _pattern(
-    module: Any, head: int, position: int, keys: Integers, causal: bool, count: int
-) -> Bools:
+def _pattern(module: Any, head: int, position: int, keys: Integers) -> Bools:
     """Which of the keys at these positions (n,) a query attends to: (n,)."""
     block, key_blocks = position // module.block_size, keys // module.block_size
     steps = key_blocks - block
@@ -69,55 +62,51 @@ def _pattern(
         & (steps <= module.right * module.dilation)
     )
     everywhere = np.isin(keys, module.global_positions) | (position in module.global_positions)
-    random = np.isin(key_blocks, _random_blocks(module, head, block, causal, count))
+    random = np.isin(key_blocks, _random_blocks(module, head, block))
     return np.asarray(window | everywhere | random, dtype=np.bool_)
 
 
-def _random_blocks(module: Any, head: int, block: int, causal: bool, count: int) -> list[int]:
-    """The random key blocks of a row block, among the earlier ones where causal.
+def _random_blocks(module: Any, head: int, block: int) -> list[int]:
+    """The random key blocks of a row block: half of them before it (rounded up), half after it.
 
-    Floyd's sampling without replacement (Bentley and Floyd 1987), with a hash for the draws so
-    that a row's blocks depend on nothing but the seed, the head and the row block.
+    The later ones lie among the block + 8 that follow, and may be past the end. Floyd's sampling
+    without replacement (Bentley and Floyd 1987), with a hash for the draws so that a row's blocks
+    depend on nothing but the seed, the head and the row block.
     """
     if block < 0:
         return []
-    blocks = -(-count // module.block_size)
-    inside = block < blocks
-    candidates = block if causal else blocks - inside
+    before = (module.random_blocks + 1) // 2
+    after = module.random_blocks - before
+    seed = int(module.seed)
+    earlier = _floyd(seed, head, block, block, before, 0)
+    later = _floyd(seed, head, block, block + 8, after, before)
+    return earlier + [block + 1 + pick for pick in later]
+
+
+def _floyd(seed: int, head: int, block: int, candidates: int, count: int, slot: int) -> list[int]:
+    """Draw count of range(candidates), or all of them where they are fewer."""
     drawn: list[int] = []
-    chosen = min(module.random_blocks, candidates)
-    for draw in range(chosen):
-        top = candidates - chosen + draw
-        pick = _hash(int(module.seed), head, block, draw) % (top + 1)
+    chosen = min(count, candidates)
+    for step in range(chosen):
+        top = candidates - chosen + step
+        pick = _hash(seed, head, block, slot + step) % (top + 1)
         drawn.append(top if pick in drawn else pick)
-    if causal or not inside:
-        return drawn
-    return [pick + (pick >= block) for pick in drawn]  # the row's own block is no candidate
+    return drawn
 
 
 def _hash(seed: int, *parts: int) -> int:
     """Mix integers into 31 bits."""
-    x = seed % 2**31
+    x = _scramble(seed % 2**31)
     for part in parts:
-        x = ((x ^ (part + 1)) * 1103515245 + 12345) % 2**31
-        x = x ^ (x >> 15)
-    return x
+        x = _scramble(x ^ (part + 1))
+    return _scramble(x)
 
 
-def _key_count(seen: Bools, query_position: Integers, key_position: Integers, column: int) -> int:
-    """The number of keys in the packed sequence of a key, padding included."""
-    starts = np.flatnonzero(np.diff(key_position, prepend=-2) != 1)
-    first = int(starts[starts <= column].max())
-    last = int(min(starts[starts > column], default=len(key_position)))
-    packed = len(starts) > 1 or bool(np.any(np.diff(query_position) != 1))
-    if not packed or last < len(key_position):
-        return last - first
-    # Positions go on past the end of the last sequence, where no row sees anything. Its length
-    # shows in the last key that is seen, and in the position of the last row that sees one.
-    inside = seen[..., first:]
-    last_key = int(np.flatnonzero(inside.any(axis=(0, 1, 2))).max())
-    last_row = int(query_position[np.flatnonzero(inside.any(axis=(0, 1, 3))).max()])
-    return min(max(last_key, last_row) + 1, last - first)
+def _scramble(x: int) -> int:
+    x = (x * 1103515245 + 12345) % 2**31
+    x = x ^ (x >> 15)
+    x = (x * 747796405) % 2**31
+    return x ^ (x >> 13)
 
 
 def _mask(visible: Bools, bias: Floats | None) -> tuple[Bools, Floats]:

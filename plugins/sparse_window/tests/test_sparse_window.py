@@ -1,0 +1,229 @@
+"""What only sparse window attention promises."""
+
+from __future__ import annotations
+
+import copy
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+import torch
+
+import attnreg
+import attnreg_sparse_window
+from attnreg import Mask
+from attnreg_sparse_window.reference import reference
+
+SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
+LIMITS = {torch.float32: 1.9e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def build(dtype=torch.float64, **options):
+    """Build the module with parameters from a fixed seed."""
+    torch.manual_seed(0)
+    return attnreg.create("sparse_window", **{**SIZES, **options}).to(dtype)
+
+
+def tensors(*shapes, dtype=torch.float64, seed=1):
+    """Normal numbers from a fixed seed, which ask for gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    return [t.to(dtype).requires_grad_() for t in drawn]
+
+
+def error(attn, call, mask, visible, bias=None, offset=0):
+    """Relative RMS difference from the float64 reference on the same numbers."""
+    exact = copy.deepcopy(attn).double().module
+    arrays = [t.detach().double().numpy() for t in call]
+    queries, keys = (np.arange(t.shape[2]) for t in call[:2])
+    expected = torch.from_numpy(reference(exact, *arrays, visible, bias, queries + offset, keys))
+    with torch.no_grad():
+        found = attn(*call, mask)
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def test_registration_through_the_entry_point():
+    (entry,) = entry_points(group="attnreg", name="sparse_window")
+    assert entry.value == "attnreg_sparse_window"
+    assert entry.dist.name == "attnreg-sparse-window"
+    assert entry.load() is attnreg_sparse_window
+    factory = attnreg_sparse_window.VARIANT.factory
+    assert attnreg.get_variant("sparse_window").factory is factory
+    assert attnreg.default_registry().owner("sparse_window") == entry.dist.name
+
+
+def test_state_dict_and_deepcopy():
+    first = build()
+    torch.manual_seed(1)
+    second = attnreg.create("sparse_window", **SIZES).double()
+    call = tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))
+    expected = first(*call)
+    second.load_state_dict(first.state_dict(), strict=True)
+    names = ["module.seed"]
+    assert sorted(first.state_dict()) == names
+    assert torch.equal(second(*call), expected)
+    twin = copy.deepcopy(first)
+    for tensor in twin.state_dict().values():
+        tensor.zero_()
+    assert torch.equal(first(*call), expected)
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_precision(dtype):
+    attn = build(dtype, left=50, right=0)
+    call = tensors((1, 6, 40, 8), (1, 2, 40, 8), (1, 2, 40, 6), dtype=dtype)
+    visible = np.tril(np.ones((1, 6, 40, 40), dtype=bool))
+    assert error(attn, call, Mask(causal=True), visible) < LIMITS[dtype]
+
+
+SETTINGS = [
+    {"left": 2, "right": 1},
+    {"left": 1, "right": 0, "dilation": 2, "global_tokens": (1, 7)},
+    {"left": 0, "right": 1, "block_size": 2, "random_blocks": 1, "seed": 3},
+]
+
+
+@pytest.mark.parametrize("implementation", ["blocked", "fused", "eager"])
+@pytest.mark.parametrize("options", SETTINGS)
+def test_agrees_with_the_reference_in_an_awkward_case(options, implementation):
+    """Grouped heads, NaN in the padding, a window, a bias with -inf, a row that sees nothing."""
+    call = [t.detach() for t in tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))]
+    random = np.random.default_rng(0)
+    valid = np.arange(9) < np.array([[9], [6]])
+    allowed = random.random((2, 6, 5, 9)) > 0.3
+    allowed[0, 1, 2] = False
+    bias = random.normal(size=(6, 5, 9))
+    bias[0, 1, :5] = -np.inf
+    visible = np.zeros((2, 6, 5, 9), dtype=bool)
+    for b, h, i, j in np.ndindex(visible.shape):
+        seen = i + 4 - 3 <= j <= i + 4 and valid[b, j] and bias[h, i, j] > -np.inf
+        visible[b, h, i, j] = seen and allowed[b, h, i, j]
+    for tensor in call[1:]:
+        tensor[1, :, 6:] = np.nan
+    mask = Mask(
+        causal=True,
+        window=(3, None),
+        key_valid=torch.from_numpy(valid),
+        allowed=torch.from_numpy(allowed),
+        bias=torch.from_numpy(bias),
+    )
+    attn = build(implementation=implementation, **options)
+    assert error(attn, call, mask, visible, bias, offset=4) < 1e-9
+
+
+def pattern(attn, queries, keys=None, mask=Mask()):  # noqa: B008  # Mask() is immutable
+    """Who sees whom, head by head, from values that are one-hot: bool (6, queries, keys)."""
+    keys = queries if keys is None else keys
+    query = torch.zeros(1, 6, queries, 8, dtype=torch.float64)
+    key = torch.zeros(1, 2, keys, 8, dtype=torch.float64)
+    seen = []
+    for start in range(0, keys, 6):
+        value = torch.zeros(1, 2, keys, 6, dtype=torch.float64)
+        for column in range(start, min(start + 6, keys)):
+            value[:, :, column, column - start] = 1.0
+        with torch.no_grad():
+            seen.append(attn(query, key, value, mask)[0] > 0)
+    return torch.cat(seen, dim=-1)[..., :keys]
+
+
+def rows(found):
+    """The keys of each query, of a pattern that is the same in all heads."""
+    assert torch.equal(found, found[:1].expand_as(found))
+    return [row.nonzero().flatten().tolist() for row in found[0]]
+
+
+IMPLEMENTATIONS = ("blocked", "fused", "eager")
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("left", "right", "dilation", "block"),
+    [(0, 0, 1, 1), (3, 0, 1, 1), (1, 2, 1, 1), (2, 1, 3, 1), (1, 0, 1, 4), (1, 1, 2, 3)],
+)
+def test_the_edges_of_the_window(left, right, dilation, block, implementation):
+    attn = build(
+        left=left, right=right, dilation=dilation, block_size=block, implementation=implementation
+    )
+    steps = [step * dilation for step in range(-left, right + 1)]
+    for queries, keys in ((17, 17), (5, 17)):
+        expected = [
+            [j for j in range(keys) if j // block - i // block in steps]
+            for i in range(keys - queries, keys)
+        ]
+        assert rows(pattern(attn, queries, keys)) == expected
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("tokens", [0, 2, (0, 1), (5,), (9, 3, 9), (), 40, (40,)])
+def test_global_tokens_see_all_and_are_seen_by_all(tokens, implementation):
+    attn = build(left=1, right=0, global_tokens=tokens, implementation=implementation)
+    chosen = range(tokens) if isinstance(tokens, int) else tokens
+    expected = [
+        [j for j in range(12) if i - 1 <= j <= i or i in chosen or j in chosen] for i in range(12)
+    ]
+    assert rows(pattern(attn, 12)) == expected
+    causal = [[j for j in row if j <= i] for i, row in enumerate(expected)]
+    assert rows(pattern(attn, 12, mask=Mask(causal=True))) == causal
+
+
+def drawn(attn, length, mask=Mask()):  # noqa: B008  # Mask() is immutable
+    """The random blocks of each head and block of rows, for a window of nothing else."""
+    size, found = attn.block_size, pattern(attn, length, mask=mask)
+    blocks = found[:, ::size, ::size].clone()
+    blocks.diagonal(dim1=1, dim2=2).fill_(False)  # the window: the row's own block
+    return [[row.nonzero().flatten().tolist() for row in head] for head in blocks]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_random_blocks(implementation):
+    options = {"left": 0, "right": 0, "block_size": 4, "random_blocks": 3, "seed": 9}
+    attn = build(implementation=implementation, **options)
+    free, causal = drawn(attn, 40), drawn(attn, 40, Mask(causal=True))
+    for head in range(6):
+        assert [len(row) for row in free[head]] == [3] * 10  # none twice
+        for block, row in enumerate(causal[head]):
+            assert len(row) == min(3, block)  # all there are, where there are fewer
+            assert all(other < block for other in row)
+    assert len({str(head) for head in free}) == 6
+    assert len({str(row) for row in free[0]}) > 5
+    # Those of a block of rows depend on nothing but seed, head and block.
+    assert [head[:5] for head in drawn(attn, 20, Mask(causal=True))] == [h[:5] for h in causal]
+    assert drawn(build(**options), 40) == free
+    assert drawn(build(**{**options, "seed": 10}), 40) != free
+
+
+def test_random_blocks_are_spread_evenly():
+    counts = torch.zeros(8)
+    seeds = torch.randint(2**31, (60,), generator=torch.Generator().manual_seed(0))
+    for seed in seeds.tolist():
+        attn = build(left=0, right=0, random_blocks=2, seed=seed)
+        for head in drawn(attn, 8):
+            for other in head[3]:
+                counts[other] += 1
+    assert counts[3] == 0
+    expected = 60 * 6 * 2 / 7
+    assert ((counts - expected).abs()[counts > 0] < 5 * expected**0.5).all()
+    assert (counts > 0).sum() == 7
+
+
+def test_the_seed_is_stored():
+    attn, other = (build(left=0, right=0, random_blocks=2, seed=s) for s in (4, None))
+    assert attn.seed.item() == 4
+    assert attn.seed.dtype == torch.int64
+    assert drawn(other, 12) != drawn(attn, 12)
+    other.load_state_dict(attn.state_dict())
+    assert drawn(other, 12) == drawn(attn, 12)
+    torch.manual_seed(1)
+    unlike = [attnreg.create("sparse_window", num_heads=1, head_dim=1).seed for _ in range(2)]
+    assert unlike[0] != unlike[1]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_over_everything_is_full_attention(causal, implementation):
+    attn = build(left=33, right=33, implementation=implementation)
+    call = [t.detach() for t in tensors((2, 6, 33, 8), (2, 2, 33, 8), (2, 2, 33, 6))]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *call, is_causal=causal, enable_gqa=True
+    )
+    torch.testing.assert_close(attn(*call, Mask(causal=causal)), expected)
