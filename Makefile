@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ playground: $(VENV)/.playground ## open the playground in the browser (ARGS="--p
 install: $(VENV)/.dev ## install everything, tools included, editable
 
 test: $(VENV)/.dev ## run every test (ARGS="-k linear"); browser tests need `make chromium` first
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +85,11 @@ class CheckedAttention(nn.Module):
         (key,) = _without_padding(mask, key)
         own = self.variant.capabilities.weights == "exact" and hasattr(type(self.module), "weights")
         weigh = self._own_weights if own else self._implied_weights
+        if not own and self.module.training and self.variant.capabilities.dropout:
+            raise UnsupportedFeature(
+                f"{self.variant.name} shows its weights through its output, which dropout "
+                "changes: call eval() first"
+            )
         if mask.cu_seqlens is not None and not torch.compiler.is_compiling():
             return weigh_each(weigh, query, key, mask)
         query, key = _without_tail(mask, query, key)
@@ -130,7 +136,8 @@ class CheckedAttention(nn.Module):
             step: Callable[..., tuple[Tensor, State]] = getattr(self.module, "step")  # noqa: B009  # mypy takes a module's unknown attribute for a tensor
             return step(query, key, value, state, mask)
         cache = state if isinstance(state, CacheState) else None
-        cache = extend_cache(cache, query, key, value, mask.key_valid)
+        tracked = self._needs_grad(query, key, value, mask)
+        cache = extend_cache(cache, key, value, mask.key_valid, tracked)
         mask = mask.replace(key_valid=cache.key_valid)  # what it hides is zero in the cache
         return self._run(query, cache.key, cache.value, mask), cache
 
@@ -197,8 +204,6 @@ class CheckedAttention(nn.Module):
         check_length(self.variant, self.dims, key.shape[2], mask)
 
     def _explain(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Explanation:
-        sources = [query, key, value, *([] if mask.bias is None else [mask.bias])]
-        sources += self.module.parameters()
         call = Call(
             dims=self.dims,
             query_shape=tuple(query.shape),
@@ -208,7 +213,7 @@ class CheckedAttention(nn.Module):
             device=query.device,
             mask=mask,
             module=self.module,
-            needs_grad=torch.is_grad_enabled() and any(t.requires_grad for t in sources),
+            needs_grad=self._needs_grad(query, key, value, mask),
             compiling=torch.compiler.is_compiling(),
             transformed=any(is_transformed(t) for t in (query, key, value)),
         )
@@ -226,6 +231,12 @@ class CheckedAttention(nn.Module):
             else:
                 chosen = one.name
         return Explanation(chosen, refused)
+
+    def _needs_grad(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> bool:
+        sources = [query, key, value, *([] if mask.bias is None else [mask.bias])]
+        return torch.is_grad_enabled() and any(
+            t.requires_grad for t in chain(sources, self.module.parameters())
+        )
 
     def _choose(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Implementation:
         ranked = self.variant.implementations

@@ -34,9 +34,17 @@ class State(Protocol):
         ...
 
 
-def _index(batch_index: BatchIndex, device: torch.device) -> Tensor:
-    index = torch.as_tensor(batch_index, device=device)
-    return index.to(torch.int64).reshape(-1)
+def _index(batch_index: BatchIndex, like: Tensor) -> Tensor:
+    try:
+        index = torch.as_tensor(batch_index, device=like.device).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(f"batch_index must be integers, got {batch_index!r}") from error
+    if index.numel() and (index.is_floating_point() or index.dtype == torch.bool):
+        raise DtypeError(f"batch_index must be integers, got {index.dtype}")
+    index, batch = index.to(torch.int64), like.shape[0]
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
+        raise ShapeError(f"batch_index must be between 0 and {batch - 1}, got {batch_index!r}")
+    return index
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +60,7 @@ class RecurrentState:
 
     def select(self, batch_index: BatchIndex) -> RecurrentState:
         """Pick, repeat or reorder batch items."""
-        index = _index(batch_index, self.content[0].device)
+        index = _index(batch_index, self.content[0])
         return replace(self, content=tuple(t.index_select(0, index) for t in self.content))
 
 
@@ -104,15 +112,18 @@ class CacheState:
 
     def select(self, batch_index: BatchIndex) -> CacheState:
         """Pick, repeat or reorder batch items, into storage of their own."""
-        index = _index(batch_index, self.storage.key.device)
+        index = _index(batch_index, self.storage.key)
         key, value, valid = (tensor.index_select(0, index) for tensor in self.tensors())
         return replace(self, storage=_Storage(key, value, valid, self.length))
 
 
 def extend_cache(
-    state: CacheState | None, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    state: CacheState | None, key: Tensor, value: Tensor, key_valid: Tensor | None, tracked: bool
 ) -> CacheState:
-    """Append a chunk of keys and values to a cache; None starts one."""
+    """Append a chunk of keys and values to a cache; None starts one.
+
+    ``tracked`` says that autograd may come to need the old rows, or must see the new ones.
+    """
     batch, _, count, _ = key.shape
     valid = key_valid
     if valid is None:
@@ -125,14 +136,13 @@ def extend_cache(
     storage, length = state.storage, state.length
     total = length + count
     padded = state.padded or key_valid is not None
-    tracked = torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in (query, key, value, storage.key, storage.value)
-    )
-    if tracked:  # autograd may still need the old rows, and must see the new ones
+    kept = (storage.key, storage.value)
+    if tracked or (torch.is_grad_enabled() and any(t.requires_grad for t in kept)):
         parts = zip(state.tensors(), (key, value, valid), (2, 2, 1), strict=True)
         key, value, valid = (torch.cat([old, new], dim=axis) for old, new, axis in parts)
         return CacheState(total, _Storage(key, value, valid, total), padded)
-    if storage.used != length or storage.capacity < total:
+    sealed = storage.key.is_inference() and not torch.is_inference_mode_enabled()
+    if storage.used != length or storage.capacity < total or sealed:
         storage = _roomier(state, max(total, 2 * length))
     storage.key[:, :, length:total] = key
     storage.value[:, :, length:total] = value

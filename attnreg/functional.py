@@ -28,3 +28,16 @@ def unit_vectors(x: Tensor) -> Tensor:
         zero = largest == 0
         x = (x / largest.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
         return x * x.square().sum(dim=-1, keepdim=True).masked_fill(zero, 1.0).rsqrt()
+
+
+def cast_in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert to a floating dtype; what leaves its range becomes its largest number, not inf.
+
+    A bias that says "hardly ever" by a huge number must not turn into -inf, which says "never".
+    """
+    if x.dtype == dtype:
+        return x
+    largest = torch.finfo(dtype).max
+    if largest < torch.finfo(x.dtype).max:
+        x = x.clamp(-largest, largest)
+    return x.to(dtype)

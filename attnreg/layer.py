@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnreg.attention import Dims
 from attnreg.decoding import State
-from attnreg.errors import ShapeError
+from attnreg.errors import DtypeError, MaskTypeError, ShapeError
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.positions import Positioning, create_position
@@ -57,6 +57,14 @@ class AttentionLayer(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        for name, size in {
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "kdim": embed_dim if kdim is None else kdim,
+            "vdim": embed_dim if vdim is None else vdim,
+        }.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ShapeError(f"{name} must be a positive integer, got {size!r}")
         if head_dim is None:
             if embed_dim % num_heads:
                 raise ShapeError(
@@ -113,7 +121,7 @@ class AttentionLayer(nn.Module):
     ) -> tuple[Tensor, State]:
         """Decode the next chunk (B, n, embed_dim) of a sequence; ``state=None`` starts one."""
         length = 0 if state is None else state.length
-        self._check_width("x", x)
+        self._check_input("x", x, mask)
         x = _zero_padding(x, mask)
         query, key, value = self.projection(x, x, x)
         if self.position is not None:
@@ -126,14 +134,17 @@ class AttentionLayer(nn.Module):
     def _heads(
         self, x: Tensor, context: Context | None, mask: Mask
     ) -> tuple[Tensor, Tensor, Tensor, Mask]:
-        self._check_width("x", x)
+        self._check_input("x", x, mask)
         if mask.cu_seqlens is not None:
             x = _zero_from(x, mask.cu_seqlens)
         if context is None:
             context = x = _zero_padding(x, mask)
-        key_input, value_input = context if isinstance(context, tuple) else (context, context)
-        self._check_width("kdim", key_input)
-        self._check_width("vdim", value_input)
+        pair = context if isinstance(context, tuple) else (context, context)
+        if len(pair) != 2:
+            raise ShapeError(f"context must be a tensor or a pair of them, got {len(pair)}")
+        key_input, value_input = pair
+        self._check_input("kdim", key_input, mask)
+        self._check_input("vdim", value_input, mask)
         if key_input is x:
             pass  # zeroed already
         elif key_input is value_input:
@@ -163,14 +174,23 @@ class AttentionLayer(nn.Module):
         bias = position.bias(query_position, seen)
         return query, key, mask & Mask(bias=bias)
 
-    def _check_width(self, name: str, tensor: Tensor) -> None:
-        width = self.widths[name]
+    def _check_input(self, name: str, tensor: Tensor, mask: Mask) -> None:
+        if not isinstance(mask, Mask):
+            raise MaskTypeError(f"mask must be an attnreg.Mask, got {type(mask).__name__}")
+        width, like = self.widths[name], self.output.weight
+        what, size = ("x", "embed_dim") if name == "x" else ("context", name)
         if not isinstance(tensor, Tensor) or tensor.dim() != 3 or tensor.shape[2] != width:
-            what = "embed_dim" if name == "x" else name
             got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ShapeError(
-                f"{'x' if name == 'x' else 'context'} must have 3 dimensions, (batch, length, "
-                f"{what}={width}), got {got}"
+                f"{what} must have 3 dimensions, (batch, length, {size}={width}), got {got}"
+            )
+        autocast = torch.amp.is_autocast_available(
+            tensor.device.type
+        ) and torch.is_autocast_enabled(tensor.device.type)
+        if tensor.device != like.device or (tensor.dtype != like.dtype and not autocast):
+            raise DtypeError(
+                f"{what} is {tensor.dtype} on {tensor.device}, the layer is {like.dtype} on "
+                f"{like.device}; convert one of them"
             )
 
     def _output(self, heads: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Staged:
 def load(plugin: object, name: str) -> Staged:
     """Call every hook of a plugin; raise where its contract or a hook's name is wrong."""
     version = getattr(plugin, "ATTNREG_CONTRACT", None)
-    if version != CONTRACT:
+    if type(version) is not int or version != CONTRACT:
         raise AttnregError(
             f"plugin {name!r} was built for contract {version!r}, this attnreg has {CONTRACT}; "
             f"its module must set ATTNREG_CONTRACT = {CONTRACT}, or install a matching version"

@@ -60,14 +60,6 @@ class LoweredMask:
         """The packed sequence of each key, (Lk,); the number of sequences past the last."""
         return self.once("key_sequence", lambda: _sequence_of(self._starts(1), self.key_length))
 
-    @property
-    def key_count(self) -> Tensor:
-        """The number of keys in the sequence of each query, (Lq,); padding counts."""
-        if self.mask.cu_seqlens is None:
-            return self.query_position.new_full((self.query_length,), self.key_length)
-        starts = self._starts(1)
-        return starts.diff()[self.query_sequence.clamp(0, starts.shape[0] - 2)]
-
     def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Compute something once per call, also for a variant's own pattern."""
         # Not functools.cached_property: on Python 3.11 it takes a lock, which dynamo refuses.

@@ -20,6 +20,10 @@ MASK_FIELDS: tuple[MaskField, ...] = get_args(MaskField)
 _MISTAKES = (bool, int, float, complex, str, list, tuple, dict)
 
 
+FARTHEST = 2**62
+"""Positions stay below it, so that sums of two of them fit into int64."""
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """Who may attend to whom; the fields intersect, and ``Mask()`` hides nothing.
@@ -218,6 +222,8 @@ def _check_scalars(mask: Mask) -> None:
         raise MaskTypeError(f"causal must be True or False, got {causal!r}")
     if isinstance(offset, (bool, float, str, list, tuple, Tensor)):
         raise MaskTypeError(f"query_offset must be an integer or None, got {offset!r}")
+    if isinstance(offset, int) and not -FARTHEST < offset < FARTHEST:
+        raise ShapeError(f"query_offset must be between -2**62 and 2**62, got {offset}")
     if window is None:
         return
     if isinstance(window, (bool, int, float, str, Tensor)) or (
@@ -227,8 +233,11 @@ def _check_scalars(mask: Mask) -> None:
     for name, side in zip(("left", "right"), window, strict=True):
         if isinstance(side, (bool, float, str, Tensor)):
             raise MaskTypeError(f"window {name} must be an integer or None, got {side!r}")
-        if isinstance(side, int) and side < 0:
-            raise ShapeError(f"window {name} must be 0 or more, or None for no limit, got {side}")
+        if isinstance(side, int) and not 0 <= side < FARTHEST:
+            raise ShapeError(
+                f"window {name} must be at least 0 and below 2**62, or None for no limit, "
+                f"got {side}"
+            )
 
 
 def _check_tensor(name: str, value: object, dtype: torch.dtype | None) -> None:
@@ -257,8 +266,11 @@ def _check_offsets(name: str, value: object) -> None:
         return
     if value.dtype not in (torch.int32, torch.int64):
         raise MaskTypeError(f"{name} must be an int32 tensor of offsets, got {value.dtype}")
-    if value.dim() != 1 or value.shape[0] < 1:
-        raise ShapeError(f"{name} must have shape (N + 1,), got {tuple(value.shape)}")
+    if value.dim() != 1 or value.shape[0] < 2:
+        raise ShapeError(
+            f"{name} must have shape (N + 1,) with N >= 1 sequences, which may be empty; got "
+            f"{tuple(value.shape)}"
+        )
     offsets = host_values(value)
     if offsets is None:
         return
@@ -278,7 +290,10 @@ def host_values(offsets: Tensor) -> list[int] | None:
 
 
 def _lengths(lengths: Sequence[int] | Tensor) -> Tensor:
-    sizes = torch.as_tensor(lengths)
+    try:
+        sizes = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MaskTypeError(f"lengths must be integers, got {lengths!r}") from error
     if sizes.numel() == 0:
         sizes = sizes.to(torch.int64)
     if sizes.dtype == torch.bool or sizes.is_floating_point() or sizes.is_complex():

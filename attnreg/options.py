@@ -64,6 +64,14 @@ class Option:
 
     def check(self, value: Any) -> Any:
         """Return the value as the constructor takes it, or raise ``OptionError``."""
+        try:
+            return self._checked(value)
+        except (OverflowError, TypeError, ValueError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(f"{self.name} must be {self.allowed}, got {value!r}") from error
+
+    def _checked(self, value: Any) -> Any:
         if value is None and type(None) in self.kinds:
             return None
         if self.choices:

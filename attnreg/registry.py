@@ -19,6 +19,7 @@ from attnreg.attention import Dims
 from attnreg.checked import CheckedAttention
 from attnreg.errors import (
     BrokenPlugin,
+    DtypeError,
     OptionError,
     UnknownVariant,
     UnsupportedOption,
@@ -156,6 +157,8 @@ class Registry(Mapping[str, Variant]):
         Raises ``UnknownVariant`` with the nearest name, ``BrokenPlugin`` where its plugin failed
         to load, and ``OptionError`` where two distributions claim the name.
         """
+        if not isinstance(name, str):
+            raise UnknownVariant(f"a variant is asked for by its name, got {name!r}")
         owner, _, short = name.rpartition("/")
         claims = self._claims.get(short, {})
         if owner:
@@ -207,6 +210,8 @@ class Registry(Mapping[str, Variant]):
         check_dims(variant, dims)
         arguments = validate(variant.name, variant.options, options)
         arguments |= _common_arguments(variant, dropout, scale)
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise DtypeError(f"dtype must be a floating torch.dtype, got {dtype!r}")
         module = variant.factory(dims, **arguments)
         attn = CheckedAttention(variant, module, dims, implementation)
         return attn if device is None and dtype is None else attn.to(device=device, dtype=dtype)
@@ -250,6 +255,12 @@ class Registry(Mapping[str, Variant]):
             for key in new:
                 if key in known:
                     raise OptionError(f"the {what} {key!r} is already registered")
+        for name, one in staged.extra:
+            for target, owner, other in self._implementations:
+                if (target, other.name) == (name, one.name):
+                    raise OptionError(
+                        f"implementation {one.name!r} of {name!r} is already registered by {owner}"
+                    )
         for variant in staged.variants:
             self._claims.setdefault(variant.name, {})[distribution] = variant
         for known, new, _ in tables:
@@ -285,7 +296,10 @@ def _is_number(value: object) -> bool:
 
 
 def _broken_message(plugin: Plugin) -> str:
-    reason = f"{type(plugin.error).__name__}: {plugin.error}"
+    try:
+        reason = f"{type(plugin.error).__name__}: {plugin.error}"
+    except Exception:  # an error of a stranger's may even fail to print
+        reason = type(plugin.error).__name__
     return (
         f"plugin {plugin.name!r} of {plugin.distribution} could not be loaded: {reason}; "
         "`attnreg doctor` lists every fault"

@@ -32,6 +32,8 @@ def check_tensors(variant: Variant, module: nn.Module, tensors: dict[str, Tensor
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise DtypeError(f"{name} must be a dense tensor, got layout {tensor.layout}")
         if tensor.dim() != 4:
             raise ShapeError(
                 f"{name} must have 4 dimensions, {_LAYOUT[name]}, got {tensor.dim()}: "

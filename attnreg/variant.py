@@ -62,6 +62,14 @@ class Capabilities:
     differentiable: bool = True
     compile: bool = False
 
+    def __post_init__(self) -> None:
+        if self.decode not in ("none", "cache", "recurrent"):
+            raise OptionError(f"decode must be none, cache or recurrent, got {self.decode!r}")
+        if self.weights not in ("exact", "implied", "none"):
+            raise OptionError(f"weights must be exact, implied or none, got {self.weights!r}")
+        if not isinstance(self.dtypes, tuple) or not set(self.dtypes) <= set(DTYPES):
+            raise OptionError(f"dtypes must be a tuple of {DTYPES}, got {self.dtypes!r}")
+
 
 @dataclass(frozen=True)
 class Complexity:
@@ -118,9 +126,18 @@ class Implementation:
     rank: int = 0
     packed: bool = False
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and callable(self.forward) and callable(self.why_not)):
+            raise OptionError(
+                f"an Implementation takes a name and two functions, got {self.name!r}, "
+                f"{self.forward!r}, {self.why_not!r}"
+            )
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int):
+            raise OptionError(f"rank must be an integer, got {self.rank!r}")
+
 
 def _eager(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-    output: Tensor = module.forward(query, key, value, mask)
+    output: Tensor = module(query, key, value, mask)  # a call, so that its hooks run
     return output
 
 
@@ -173,8 +190,14 @@ class Variant:
             raise OptionError(
                 f"a variant's name must be lower-case letters, digits and _, got {self.name!r}"
             )
+        if not callable(self.factory):
+            raise OptionError(f"factory must be a class or a function, got {self.factory!r}")
         own = self.capabilities or getattr(self.factory, "capabilities", None) or Capabilities()
+        if not isinstance(own, Capabilities):
+            raise OptionError(f"capabilities must be a Capabilities, got {type(own).__name__}")
         given = tuple(self.implementations or getattr(self.factory, "implementations", ()))
+        if not all(isinstance(one, Implementation) for one in given):
+            raise OptionError(f"implementations must be Implementation values, got {given!r}")
         others = [one for one in given if one is not EAGER]
         ranked = sorted([*others, EAGER], key=lambda one: -one.rank)
         names = [one.name for one in ranked]

@@ -315,11 +315,11 @@ def _sample(candidates: range, words: list[int]) -> set[int]:
     return chosen
 
 
-def _word(*parts: int) -> int:
-    """31 bits that depend on every part: the seed first, then head, block and slot."""
+def _word(seed: int, head: int, block: int, slot: int) -> int:
+    """31 bits that depend on every part."""
     state = 0
-    for place, part in enumerate((*parts, -1)):
-        state ^= part % (1 << 31) if place == 0 else part + 1
+    for part in (seed % (1 << 31), head + 1, block + 1, slot + 1, 0):
+        state ^= part
         for factor, addend, shift in ((1103515245, 12345, 15), (747796405, 0, 13)):
             state = (state * factor + addend) & 0x7FFFFFFF
             state ^= state >> shift

@@ -118,6 +118,36 @@ def test_a_state_is_not_the_callers_memory():
         elu.step(*call, exp.step(*call)[1])
 
 
+@pytest.mark.parametrize("name", ["cosine", "additive", "scaled_dot_product"])
+def test_training_through_a_cache_of_constants(name):
+    """A parameter or a bias alone asks for gradients: nothing that is saved is overwritten."""
+    attn = build(name, **({"learnable": True} if name == "cosine" else {}))
+    call = [t.detach() for t in make_inputs(queries=5, keys=5)]
+    bias = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
+    output, _ = decode(attn, call, [1] * 5, lambda a, b: Mask(bias=bias[a:b, :b]))
+    output.sum().backward()
+    assert bias.grad.tril().any()
+
+
+def test_a_state_of_inference_mode_continues_outside():
+    attn = build("cosine")
+    call = [t.detach() for t in make_inputs(queries=6, keys=6)]
+    with torch.inference_mode():
+        _, state = decode(attn, call, [3, 1])
+    with torch.no_grad():
+        output, _ = decode(attn, [t[:, :, 4:] for t in call], [2], state=state)
+        expected, _ = decode(attn, call, [6])
+    torch.testing.assert_close(output, expected[:, :, 4:])
+
+
+def test_select_takes_indices_of_the_batch():
+    _, state = build("cosine").step(*(t.detach() for t in make_inputs(queries=4, keys=4)))
+    for wrong in ([2], [-1], torch.tensor([0.0]), torch.tensor([True, False]), "a", None):
+        with pytest.raises(attnreg.AttnregError, match="batch_index must be"):
+            state.select(wrong)
+    assert state.select([]).tensors()[0].shape[0] == 0
+
+
 def test_a_recurrent_state_does_not_grow():
     attn = build("linear")
     call = [t.detach() for t in make_inputs(queries=40, keys=40)]

@@ -178,6 +178,107 @@ def test_precision(name, index, dtype):
             assert relative(a, b) < 6 * limit
 
 
+BIASED = [n for n in NAMES if attnreg.get_variant(n).capabilities.bias]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_keeps_its_range_and_its_digits(name, dtype):
+    """The dtype of the query must not turn "hardly" into "never", nor round what cancels."""
+    torch.manual_seed(8)
+    settings = {"left": 3, "right": 3, "global_tokens": 1} if name == "sparse_window" else {}
+    exact = attnreg.create(name, num_heads=2, head_dim=4, dtype=torch.float64, **settings)
+    call = [torch.randn(1, 2, 9, 4).to(dtype) for _ in range(3)]
+    wide = [t.double() for t in call]
+    hardly = torch.zeros(9, 9)
+    hardly[2] = torch.finfo(torch.float32).min
+    for bias in (
+        hardly,
+        torch.randn(9, 9) - 300,
+        torch.randn(9, 9) + 7e4,
+        torch.zeros(9, 9, dtype=torch.float64).fill_(torch.finfo(torch.float64).min),
+    ):
+        shifted = bias.double() - bias.double().amax(-1, keepdim=True)
+        expected = exact(*wide, Mask(bias=shifted))
+        for one in exact.variant.implementations:
+            attn = attnreg.create(
+                name, num_heads=2, head_dim=4, dtype=dtype, implementation=one.name, **settings
+            )
+            attn.load_state_dict(exact.state_dict())
+            output = attn(*call, Mask(bias=bias))
+            if bias.abs().max() > 1e30:  # every digit of the score is lost beside such a number
+                assert output[0, 0, 2].any()
+                assert torch.isfinite(output).all()
+            else:
+                # float32 keeps 7e4 to 4e-3: that much of the difference between keys is lost.
+                assert relative(output, expected) < max(PRECISION[dtype], 1e-2)
+
+
+def test_extreme_features_give_no_nan():
+    for name, options in (("linear", {}), ("linear", {"feature_map": "exp"}), ("performer", {})):
+        attn = attnreg.create(name, num_heads=1, head_dim=2, **options)
+        for q, k in (([-46.0, -46.0], [-46.0, -46.0]), ([95.0, 0.0], [0.0, 95.0])):
+            call = [
+                torch.tensor(x).expand(1, 1, 3, 2).clone().requires_grad_()
+                for x in (q, k, [2.0, 3.0])
+            ]
+            for causal in (False, True):
+                output = attn(*call, Mask(causal=causal))
+                assert torch.isfinite(output).all()
+                for grad in torch.autograd.grad(output.sum(), call):
+                    assert torch.isfinite(grad).all()
+                if q == k:
+                    torch.testing.assert_close(output, call[2])
+
+
+def test_a_score_that_ignores_its_inputs():
+    class Uniform(attnreg.ScoreAttention):
+        tile_elements = 16
+
+        def score(self, query, key):
+            return query.new_zeros(*query.shape[:3], key.shape[2])
+
+    attn = attnreg.create(attnreg.Variant("uniform", Uniform, summary=""), num_heads=1, head_dim=2)
+    call = [torch.randn(1, 1, 9, 2).requires_grad_() for _ in range(3)]
+    output = attn(*call)
+    torch.testing.assert_close(output, call[2].mean(2, keepdim=True).expand_as(output))
+    output.sum().backward()
+    torch.testing.assert_close(call[2].grad, torch.ones(1, 1, 9, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_blind_calls_stay_in_the_graph(name):
+    if not attnreg.get_variant(name).capabilities.causal:
+        mask = Mask(key_valid=torch.zeros(1, 5).bool())
+    else:
+        mask = Mask(causal=True, query_offset=-9)
+    attn = attnreg.create(name, num_heads=2, head_dim=4, max_length=8)
+    call = [torch.randn(1, 2, 5, 4).requires_grad_() for _ in range(3)]
+    output = attn(*call, mask)
+    assert not output.any()
+    output.sum().backward()
+    assert not call[0].grad.any()
+
+
+def test_implied_weights_need_evaluation_where_dropout_acts():
+    class Dropping(torch.nn.Module):
+        capabilities = attnreg.Capabilities(weights="implied", dropout=True)
+
+        def __init__(self, dims, *, dropout: float = 0.0):
+            super().__init__()
+            self.dropout = dropout
+
+        def forward(self, query, key, value, mask):
+            return torch.nn.functional.dropout(value, self.dropout, self.training)
+
+    variant = attnreg.Variant("dropping", Dropping, summary="")
+    attn = attnreg.create(variant, num_heads=1, head_dim=2, dropout=0.5)
+    call = [torch.randn(1, 1, 3, 2)] * 2
+    with pytest.raises(attnreg.UnsupportedFeature, match="eval"):
+        attn.weights(*call)
+    assert torch.equal(attn.eval().weights(*call)[0, 0], torch.eye(3))
+
+
 def relative(found, expected):
     return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
 

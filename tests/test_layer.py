@@ -131,6 +131,25 @@ def test_packed_positions_restart():
         assert torch.isfinite(parameter.grad).all()
 
 
+def test_wrong_inputs():
+    layer, x = build(), tokens(2, 5, 24)
+    for wrong in (x.float(), x.long(), x.to("meta")):
+        with pytest.raises(attnreg.DtypeError, match="convert one of them"):
+            layer(wrong)
+    for call in (lambda: layer(x, None, x > 0), lambda: layer.step(x, None, x > 0)):
+        with pytest.raises(attnreg.MaskTypeError, match=r"must be an attnreg\.Mask"):
+            call()
+    with pytest.raises(attnreg.ShapeError, match="a tensor or a pair"):
+        layer(x, (x,))
+    for sizes in ((8, 0), ("8", 2), (8, 2.0), (0, 1)):
+        with pytest.raises(attnreg.ShapeError, match="must be a positive integer"):
+            AttentionLayer(*sizes)
+    with pytest.raises(attnreg.ShapeError, match="kdim must be a positive integer"):
+        build(kdim=-1)
+    with pytest.raises(attnreg.UnknownVariant, match="by its name, got 5"):
+        AttentionLayer(8, 2, 5)
+
+
 def test_errors():
     with pytest.raises(attnreg.ShapeError, match="context must have 3 dimensions"):
         build()(tokens(2, 5, 24), (tokens(2, 5, 24), None))

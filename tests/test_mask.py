@@ -163,7 +163,10 @@ def test_wrong_types_are_refused(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"window": (-1, 2)}, "window left must be 0 or more, or None"),
+        ({"window": (-1, 2)}, "window left must be at least 0"),
+        ({"window": (2**63, 0)}, "below 2"),
+        ({"query_offset": 10**30}, "between"),
+        ({"cu_seqlens": torch.tensor([0])}, "N >= 1 sequences, which may be empty"),
         ({"cu_seqlens": torch.tensor([1, 2])}, "must start at 0"),
         ({"cu_seqlens": torch.tensor([0, 3, 2])}, "must never fall"),
         ({"cu_seqlens": torch.zeros(2, 2, dtype=torch.int32)}, r"\(N \+ 1,\)"),

@@ -81,6 +81,8 @@ def test_what_is_taken(name, value, kept):
         ("rate", float("nan")),
         ("rate", float("inf")),
         ("rate", True),
+        ("rate", 10**400),
+        ("kind", np.array(["a", "b"])),
         ("rate", "1"),
         ("rate", None),
         ("count", 0),

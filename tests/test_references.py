@@ -585,21 +585,29 @@ def test_sparse_window_patterns_by_hand() -> None:
     assert globally == [{0, 1}, {0, 1, 2, 3}, {1, 2}, {1, 3}]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_sparse_window_random_blocks(causal: bool) -> None:
-    """As many as asked for, none twice, and only earlier ones where causal."""
-    length, count, size = 24, 3, 2
-    module = flat(left=0, right=0, random_blocks=count, block_size=size)
-    drawn = set()
-    for row, keys in enumerate(seen_by_rows(module, length, causal)):
-        own = row // size
-        random = {key // size for key in keys} - {own}
-        assert len(random) == (min(count, own) if causal else count)
-        assert not causal or all(block < own for block in random)
-        drawn.add(frozenset(random))
-    assert len(drawn) > length // size // 2  # rows differ
-    other = flat(left=0, right=0, random_blocks=count, block_size=size, seed=6)
-    assert seen_by_rows(other, length, causal) != seen_by_rows(module, length, causal)
+def random_blocks(length: int, causal: bool = False, seed: int = 5) -> list[set[int]]:
+    """The random blocks of each row: 3 of 2 positions, of which the window adds the row's own."""
+    module = flat(left=0, right=0, random_blocks=3, block_size=2, seed=seed)
+    rows = seen_by_rows(module, length, causal)
+    return [{key // 2 for key in keys} - {row // 2} for row, keys in enumerate(rows)]
+
+
+def test_sparse_window_random_blocks() -> None:
+    """2 before and 1 after, none twice; neither causality nor the length draws anew."""
+    free = random_blocks(40)
+    for row, blocks in enumerate(free):
+        own = row // 2
+        before = {block for block in blocks if block < own}
+        after = blocks - before
+        assert len(before) == min(2, own)
+        assert len(after) <= 1
+        assert all(own < block <= 2 * own + 8 for block in after)
+        assert after or 2 * own + 8 >= 20  # it lies past the end
+    assert len(set(map(frozenset, free))) > 10  # rows differ
+    earlier = [{block for block in blocks if block < row // 2} for row, blocks in enumerate(free)]
+    assert random_blocks(40, causal=True) == earlier
+    assert random_blocks(20) == [{block for block in blocks if block < 10} for blocks in free[:20]]
+    assert random_blocks(40, seed=6) != free
 
 
 def test_variants_without_logits_refuse_a_bias() -> None:

@@ -223,12 +223,46 @@ def test_other_hooks():
     ("arguments", "message"),
     [
         ({"name": "Bad-Name"}, "lower-case"),
+        ({"factory": 5}, "factory must be a class or a function"),
+        ({"capabilities": {"causal": True}}, "must be a Capabilities"),
+        ({"implementations": (5,)}, "must be Implementation values"),
         ({"implementations": (Implementation("a", print), Implementation("a", print))}, "one name"),
     ],
 )
 def test_variants_that_cannot_be(arguments, message):
     with pytest.raises(attnreg.OptionError, match=message):
         Variant(**{"name": "x", "factory": Mean, "summary": "", **arguments})
+
+
+def test_values_that_cannot_be():
+    for arguments in ((5, print), ("a", 5)):
+        with pytest.raises(attnreg.OptionError, match="a name and two functions"):
+            Implementation(*arguments)
+    with pytest.raises(attnreg.OptionError, match="rank must be an integer"):
+        Implementation("a", print, rank="high")
+    for field in ("decode", "weights", "dtypes"):
+        with pytest.raises(attnreg.OptionError, match=f"{field} must be"):
+            Capabilities(**{field: "foo"})
+    for wrong in (None, 5, b"linear"):
+        with pytest.raises(attnreg.UnknownVariant, match="by its name"):
+            attnreg.get_variant(wrong)
+    for wrong in (torch.int32, torch.complex64, "float32"):
+        with pytest.raises(attnreg.DtypeError, match=r"a floating torch\.dtype"):
+            attnreg.create("linear", num_heads=1, head_dim=2, dtype=wrong)
+
+
+def test_an_error_that_cannot_be_printed():
+    class Unprintable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def broken():
+        raise Unprintable
+
+    registry = Registry()
+    registry.add_plugin(broken, name="bad", strict=False)
+    with pytest.raises(attnreg.BrokenPlugin, match="Unprintable"):
+        registry.variant("bad")
 
 
 def test_everything_public_is_there_and_importing_is_light():

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from attnreg.attention import Dims
 from attnreg.families.score import SOFTMAX_CAPABILITIES
 from attnreg.families.tiling import Pattern, ScorePlan, attend, weights
-from attnreg.functional import expand_heads
+from attnreg.functional import cast_in_range, expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.tracing import accumulation_dtype
@@ -40,7 +40,7 @@ def attend_visible(
         some = visible.any(dim=-1, keepdim=True)
         tile = visible | ~some
     if bias is not None:
-        bias = bias.to(query.dtype)
+        bias = _in_range(bias, tile, query)
         tile = bias if tile is None else bias.masked_fill(~tile, -torch.inf)
     output: Tensor = F.scaled_dot_product_attention(
         query,
@@ -52,6 +52,18 @@ def attend_visible(
         enable_gqa=key.shape[1] != query.shape[1],
     )
     return output if some is None else output.masked_fill(~some, 0.0)
+
+
+def _in_range(bias: Tensor, tile: Tensor | None, query: Tensor) -> Tensor:
+    """Bring a bias to a dtype that the fused kernels take."""
+    bias = cast_in_range(bias, accumulation_dtype(query.dtype))
+    if query.device.type == "cpu" or bias.dtype == query.dtype:
+        return bias  # on the CPU they take a float32 bias with halves, and round nothing
+    # Elsewhere it must be the query's dtype. What all keys of a row share cancels: without it
+    # little is left to round.
+    seen = bias if tile is None else bias.masked_fill(~tile, -torch.inf)
+    shifted = bias - seen.amax(dim=-1, keepdim=True).detach()
+    return shifted.clamp(min=torch.finfo(query.dtype).min, max=0.0).to(query.dtype)
 
 
 def equal_widths(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,8 +49,8 @@ class KernelAttention(nn.Module):
 
     output_i = sum_j A_ij v_j / sum_j A_ij with A_ij = phi(q_i).phi(k_j) over the visible keys
     (Katharopoulos et al. 2020, arXiv:2006.16236); without the division where ``normalize`` is
-    False. A normaliser of exactly 0 gives 0. Time and memory are linear in L: never an (L, L)
-    matrix, but for packed sequences while compiling.
+    False. A normaliser of 0, or one that underflows, gives 0. Time and memory are linear in L:
+    never an (L, L) matrix, but for packed sequences while compiling.
 
     ``feature_map`` gets (B, H, L, D), keys already broadcast to the query heads, in the dtype of
     the call, and treats each position on its own; everything after it is float32 or wider. Where
@@ -146,7 +146,8 @@ class KernelAttention(nn.Module):
         numerator, normaliser = mixed[..., :-1], mixed[..., -1:]
         if not self.normalize:
             return numerator
-        empty = normaliser == 0
+        # Below the smallest normal number the sum has lost its digits, and its gradient overflows.
+        empty = normaliser.abs() < torch.finfo(normaliser.dtype).tiny
         return (numerator / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
     def _causal_with_offset(
@@ -160,8 +161,9 @@ class KernelAttention(nn.Module):
         if seen:
             sums = _accumulate(_part(phi_k, 0, seen), value[:, :, :seen])
         length = queries - blind
-        if length == 0:  # no query sees a key
-            return phi_q.new_zeros(*phi_q.shape[:3], value.shape[3] - 1)
+        if length == 0:  # no query sees a key: a sum over none, which stays part of the graph
+            nothing = phi_k.values[:, :, :0].transpose(-1, -2) @ value[:, :, :0]
+            return self._quotient(phi_q @ nothing)
         output, _ = self._causal(
             phi_q[:, :, blind:],
             _fit(_part(phi_k, seen, seen + length), length),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnreg.functional import cast_in_range
 from attnreg.lowering import ALL, LoweredMask
 from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
 
@@ -69,7 +70,8 @@ class ScorePlan:
     def keep(self, like: Tensor, index: int) -> Tensor:
         """The dropout factor of tile ``index``: 0 or 1 / (1 - p), the same at every call."""
         generator = torch.Generator(device=like.device).manual_seed(self.seed + index)
-        kept = torch.rand(like.shape, generator=generator, device=like.device) >= self.dropout
+        drawn = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32)
+        kept = drawn >= self.dropout
         return kept.to(like.dtype) / (1.0 - self.dropout)
 
     def _score(self, query: Tensor, key: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -121,7 +123,7 @@ def weights(plan: ScorePlan, query: Tensor, key: Tensor) -> Tensor:
     with full_precision(query.device):
         bias = plan.lowered.bias()
         if bias is not None:
-            logits = logits + bias.to(logits.dtype)
+            logits = logits + cast_in_range(bias, logits.dtype)
         return masked_softmax(logits, plan.visible(ALL, ALL))
 
 
@@ -147,7 +149,7 @@ def _attend_dense(
     with full_precision(query.device):
         bias = plan.lowered.bias()
         if bias is not None:
-            logits = logits + bias.to(logits.dtype)
+            logits = logits + cast_in_range(bias, logits.dtype)
         probabilities = masked_softmax(logits, plan.visible(ALL, ALL))
         if keep is not None:
             probabilities = probabilities * keep
@@ -229,7 +231,7 @@ def _tile_logits(
     logits = plan.logits(query, key, plan.tensors)
     bias = plan.lowered.bias(rows, columns)
     if bias is not None:
-        logits = logits + bias.to(logits.dtype)
+        logits = logits + cast_in_range(bias, logits.dtype)
     visible = plan.visible(rows, columns)
     return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
 
@@ -253,7 +255,7 @@ def _tiled_grads(
     needs_bias = bias is not None and bias.requires_grad
     grad_bias = torch.zeros_like(bias, dtype=wide) if bias is not None and needs_bias else None
     wanted = [t for t in tensors if t.requires_grad]
-    grad_wanted = [torch.zeros_like(t) for t in wanted]
+    grad_wanted = [torch.zeros_like(t, dtype=wide) for t in wanted]
     delta = (grad * output.to(wide)).sum(dim=-1, keepdim=True)
     level = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
     index = 0
@@ -266,7 +268,7 @@ def _tiled_grads(
             scores = logits.detach()
             tile_bias = plan.lowered.bias(rows, columns)
             if tile_bias is not None:
-                scores = scores + tile_bias.to(wide)
+                scores = scores + cast_in_range(tile_bias, wide)
             visible = plan.visible(rows, columns)
             if visible is not None:
                 scores = scores.masked_fill(~visible, -torch.inf)
@@ -282,13 +284,16 @@ def _tiled_grads(
             grad_scores = part * (arriving - delta[:, :, rows])
             if grad_bias is not None:
                 _add_to_bias(grad_bias, grad_scores, rows, columns)
+            if not logits.requires_grad:  # a score that depends on nothing
+                index += 1
+                continue
             found = torch.autograd.grad(logits, [q, k, *wanted], grad_scores, allow_unused=True)
             totals = [grad_query[:, :, rows], grad_key[:, :, columns], *grad_wanted]
             for total, extra in zip(totals, found, strict=True):
                 if extra is not None:
                     total.add_(extra)
             index += 1
-    by_tensor = dict(zip(map(id, wanted), grad_wanted, strict=True))
+    by_tensor = {id(t): g.to(t.dtype) for t, g in zip(wanted, grad_wanted, strict=True)}
     return (
         grad_query.to(query.dtype),
         grad_key.to(key.dtype),

@@ -32,7 +32,7 @@ class Additive(ScoreAttention):
             int | None, Interval(ge=1, le=4096), Doc("width of the scoring network; None: head_dim")
         ] = None,
         temperature: Annotated[
-            float, Interval(gt=0), Doc("divides the scores before the softmax")
+            float, Interval(ge=1e-30), Doc("divides the scores before the softmax")
         ] = 1.0,
         **common: Any,
     ) -> None:

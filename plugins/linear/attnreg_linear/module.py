@@ -47,11 +47,15 @@ class Linear(KernelAttention):
         return x
 
     def query_features(self, query: Tensor) -> Tensor:
-        """Features of the queries; exp relative to its largest entry, which cancels."""
+        """Features of the queries, relative to the largest of each, which cancels."""
         if self._scaled:
             query = query.to(torch.promote_types(query.dtype, torch.float32))
-            query = query - query.amax(dim=-1, keepdim=True).detach()
-        return self.feature_map(query)
+            return self.feature_map(query - query.amax(dim=-1, keepdim=True).detach())
+        features = self.feature_map(query)
+        if not self.normalize or self.feature_map_name == "identity":
+            return features
+        largest = features.amax(dim=-1, keepdim=True).detach()
+        return features / largest.masked_fill(largest == 0, 1.0)
 
     def key_features(self, key: Tensor) -> Features:
         """Features of the keys; exp relative to its largest entry, which is handed on."""

@@ -76,25 +76,24 @@ class Performer(KernelAttention):
         self.projection.copy_(drawn)
 
     def query_features(self, query: Tensor) -> Tensor:
-        """Features of the queries, relative to the largest of each: the factor cancels."""
-        exponent = self._exponent(query)
+        """Features of the queries, without what cancels: exp(-||x||^2 / 2), the largest, 1/sqrt."""
+        dots, _ = self._projected(query)
         if self.kernel == "relu":
-            return exponent.relu()
-        return (exponent - exponent.amax(dim=-1, keepdim=True).detach()).exp()
+            return dots.relu() / math.sqrt(self.features)
+        return (dots - dots.amax(dim=-1, keepdim=True).detach()).exp()
 
     def key_features(self, key: Tensor) -> Features:
         """Features of the keys, relative to the largest of each, which is handed on."""
-        exponent = self._exponent(key)
+        dots, x = self._projected(key)
         if self.kernel == "relu":
-            return Features(exponent.relu())
-        largest = exponent.amax(dim=-1, keepdim=True).detach()
-        return Features((exponent - largest).exp(), largest.squeeze(-1))
+            return Features(dots.relu() / math.sqrt(self.features))
+        largest = dots.amax(dim=-1, keepdim=True).detach()
+        # ||x||^2 is one number per key: in the logarithm it costs the features no digits.
+        log_scale = largest.squeeze(-1) - 0.5 * x.square().sum(dim=-1)
+        return Features((dots - largest).exp(), log_scale)
 
-    def _exponent(self, x: Tensor) -> Tensor:
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """w_m.x' for every feature, and x'."""
         with full_precision(x.device):
             x = x.to(torch.promote_types(x.dtype, torch.float32)) * math.sqrt(self.scale)
-            dots = x @ self.projection.to(x.dtype).T
-            if self.kernel == "relu":
-                return dots / math.sqrt(self.features)
-            # The constant 1 / sqrt(features) cancels in the quotient.
-            return dots - 0.5 * x.square().sum(dim=-1, keepdim=True)
+            return x @ self.projection.to(x.dtype).T, x

@@ -22,7 +22,7 @@ class ScaledDotProduct(DotProductAttention):
         dims: Dims,
         *,
         temperature: Annotated[
-            float, Interval(gt=0), Doc("divides the scaled scores before the softmax")
+            float, Interval(ge=1e-30), Doc("divides the scaled scores before the softmax")
         ] = 1.0,
         **common: Any,
     ) -> None:

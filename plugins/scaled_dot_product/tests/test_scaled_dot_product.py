@@ -155,7 +155,7 @@ def test_temperature_divides_after_scale_and_before_bias(implementation):
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), True, "1"])
 def test_temperatures_that_are_none(value):
-    with pytest.raises(attnreg.OptionError, match="temperature must be a number, above 0"):
+    with pytest.raises(attnreg.OptionError, match="temperature must be a number, at least 1e-30"):
         build(temperature=value)
 
 

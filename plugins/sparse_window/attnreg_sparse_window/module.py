@@ -38,23 +38,23 @@ class SparseWindow(DotProductAttention):
         self,
         dims: Dims,
         *,
-        left: Annotated[int, Interval(ge=0), Doc("steps back that a query sees")] = 64,
-        right: Annotated[int, Interval(ge=0), Doc("steps ahead that a query sees")] = 64,
-        dilation: Annotated[int, Interval(ge=1), Doc("size of a step")] = 1,
+        left: Annotated[int, Interval(ge=0, le=2**30), Doc("steps back that a query sees")] = 64,
+        right: Annotated[int, Interval(ge=0, le=2**30), Doc("steps ahead that a query sees")] = 64,
+        dilation: Annotated[int, Interval(ge=1, le=2**30), Doc("size of a step")] = 1,
         global_tokens: Annotated[
             int | tuple[int, ...],
-            Interval(ge=0),
+            Interval(ge=0, le=2**20),
             Doc("how many of the first positions, or which positions, see and are seen by all"),
         ] = 0,
         random_blocks: Annotated[
             int,
             Interval(ge=0, le=64),
-            Doc(
-                "random blocks of keys per block of queries: half before it (rounded up), then after"
-            ),
+            Doc("random blocks of keys per block of queries, half before and half after it"),
         ] = 0,
         block_size: Annotated[
-            int, Interval(ge=1), Doc("positions per block, in which window and draws count")
+            int,
+            Interval(ge=1, le=2**30),
+            Doc("positions per block, in which window and draws count"),
         ] = 1,
         seed: Annotated[
             int | None, Interval(ge=0, lt=2**31), Doc("of the random blocks; None: torch's own")
@@ -66,6 +66,7 @@ class SparseWindow(DotProductAttention):
         self.random_blocks, self.block_size = random_blocks, block_size
         positions = range(global_tokens) if isinstance(global_tokens, int) else global_tokens
         self.global_positions = tuple(sorted(set(positions)))
+        self.global_are_first = self.global_positions == tuple(range(len(self.global_positions)))
         drawn = torch.randint(2**31, (), dtype=torch.int64) if seed is None else seed
         self.register_buffer("seed", torch.as_tensor(drawn, dtype=torch.int64))
 
@@ -96,7 +97,7 @@ class SparseWindow(DotProductAttention):
     def is_global(self, position: Tensor) -> Tensor:
         """Which positions are global, in the shape of ``position``."""
         count = len(self.global_positions)
-        if self.global_positions == tuple(range(count)):
+        if self.global_are_first:
             return (position >= 0) & (position < count)
         chosen = torch.tensor(self.global_positions, device=position.device)
         return torch.isin(position, chosen)

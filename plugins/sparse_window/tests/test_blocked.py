@@ -60,6 +60,8 @@ def test_blocked_equals_eager(options, length):
             Mask.from_lengths([length, length // 2], length),
             Mask(bias=bias.detach(), causal=True),
             Mask(window=(2, 5)),
+            Mask(query_offset=-70, causal=True),
+            Mask(query_offset=9),
         ):
             call = tensors((2, 6, length, 8), (2, 2, length, 8), (2, 2, length, 6))
             torch.testing.assert_close(blocked(*call, mask), eager(*call, mask))
@@ -107,12 +109,4 @@ def test_nothing_is_quadratic(options, causal, backward):
     short, long = allocated(options, causal, backward)
     assert long.largest <= 4.2 * short.largest
     assert long.largest < 4096**2 / 4  # no mask of all pairs, let alone scores
-    if not backward:
-        assert 3 < long.total / short.total < 5
-
-
-@pytest.mark.xfail(strict=True, reason="each strip's slice of the keys has a gradient of length L")
-@pytest.mark.parametrize("options", LONG)
-def test_the_backward_pass_is_linear_in_all(options):
-    short, long = allocated(options, False, True)
     assert 3 < long.total / short.total < 5

@@ -12,6 +12,7 @@ import torch
 import attnreg
 import attnreg_sparse_window
 from attnreg import Mask
+from attnreg_sparse_window.draws import draw_blocks
 from attnreg_sparse_window.reference import reference
 
 SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
@@ -178,32 +179,86 @@ def drawn(attn, length, mask=Mask()):  # noqa: B008  # Mask() is immutable
 def test_random_blocks(implementation):
     options = {"left": 0, "right": 0, "block_size": 4, "random_blocks": 3, "seed": 9}
     attn = build(implementation=implementation, **options)
-    free, causal = drawn(attn, 40), drawn(attn, 40, Mask(causal=True))
+    free, causal = drawn(attn, 80), drawn(attn, 80, Mask(causal=True))
     for head in range(6):
-        assert [len(row) for row in free[head]] == [3] * 10  # none twice
-        for block, row in enumerate(causal[head]):
-            assert len(row) == min(3, block)  # all there are, where there are fewer
-            assert all(other < block for other in row)
+        for block, row in enumerate(free[head]):
+            before = [other for other in row if other < block]
+            after = [other for other in row if other > block]
+            assert causal[head][block] == before
+            assert len(before) == min(2, block)  # all there are, where there are fewer
+            assert len(after) == 1 or (not after and 2 * block + 8 >= 20)  # or past the end
+            assert all(other <= 2 * block + 8 for other in after)
     assert len({str(head) for head in free}) == 6
-    assert len({str(row) for row in free[0]}) > 5
+    assert len({str(row) for row in free[0]}) > 10
     # Those of a block of rows depend on nothing but seed, head and block.
-    assert [head[:5] for head in drawn(attn, 20, Mask(causal=True))] == [h[:5] for h in causal]
-    assert drawn(build(**options), 40) == free
-    assert drawn(build(**{**options, "seed": 10}), 40) != free
+    short = [[[other for other in row if other < 5] for row in head[:5]] for head in free]
+    assert drawn(attn, 20) == short
+    assert drawn(build(**options), 80) == free
+    assert drawn(build(**{**options, "seed": 10}), 80) != free
 
 
-def test_random_blocks_are_spread_evenly():
-    counts = torch.zeros(8)
-    seeds = torch.randint(2**31, (60,), generator=torch.Generator().manual_seed(0))
-    for seed in seeds.tolist():
-        attn = build(left=0, right=0, random_blocks=2, seed=seed)
-        for head in drawn(attn, 8):
-            for other in head[3]:
-                counts[other] += 1
-    assert counts[3] == 0
-    expected = 60 * 6 * 2 / 7
-    assert ((counts - expected).abs()[counts > 0] < 5 * expected**0.5).all()
-    assert (counts > 0).sum() == 7
+RANDOM = {"left": 1, "right": 0, "random_blocks": 3, "seed": 6}
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("block", [1, 4])
+def test_padding_changes_no_random_block(block, implementation):
+    attn = build(implementation=implementation, block_size=block, **RANDOM)
+    call = [t.detach() for t in tensors((1, 6, 20, 8), (1, 2, 20, 8), (1, 2, 20, 6))]
+    padded = [torch.nn.functional.pad(t, (0, 0, 0, 20), value=5.0) for t in call]
+    valid = (torch.arange(40) < 20)[None]
+    expected = attn(*call, Mask(query_offset=0))
+    found = attn(*padded, Mask(query_offset=0, key_valid=valid))
+    torch.testing.assert_close(found[:, :, :20], expected)
+    found = attn(*padded[:1], *call[1:], Mask(query_offset=0))  # more queries than keys
+    torch.testing.assert_close(found[:, :, :20], expected)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("block", [1, 4])
+def test_causality_is_a_mask_like_any_other(block, implementation):
+    attn = build(implementation=implementation, block_size=block, **RANDOM)
+    call = [t.detach() for t in tensors((1, 6, 40, 8), (1, 2, 40, 8), (1, 2, 40, 6))]
+    expected = attn(*call, Mask(causal=True))
+    allowed = torch.ones(40, 40, dtype=torch.bool).tril()
+    torch.testing.assert_close(attn(*call, Mask(allowed=allowed)), expected)
+    torch.testing.assert_close(attn(*call, Mask(window=(None, 0))), expected)
+
+
+def test_draws_are_without_replacement():
+    row_block = torch.arange(-2, 80)
+    for seed in range(5):
+        for count in (0, 1, 2, 5, 64):
+            found = draw_blocks(torch.tensor(seed), 6, row_block, count)
+            assert found.shape == (6, 82, count)
+            assert (found[:, :2] == -1).all()  # positions before 0 have none
+            for row in found.flatten(0, 1).tolist():
+                real = [block for block in row if block >= 0]
+                assert len(set(real)) == len(real)
+
+
+def test_neighbouring_seeds_share_no_draws():
+    first, second, third = (draw_blocks(torch.tensor(s), 6, torch.arange(60), 4) for s in range(3))
+    tables = [*first, *second, *third]
+    for index, table in enumerate(tables):
+        for other in tables[:index]:
+            # Two rows agree by chance where few blocks are before them, and seldom elsewhere.
+            assert (table[20:] == other[20:]).all(dim=-1).float().mean() < 0.1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 12])
+def test_random_blocks_are_spread_evenly(count):
+    """Block 10 draws from the 10 blocks before it and the 18 after it."""
+    seeds, heads = 400, 6
+    counts = torch.zeros(29)
+    for seed in range(seeds):
+        found = draw_blocks(torch.tensor(seed), heads, torch.tensor([10]), count)
+        counts += torch.bincount(found.flatten(), minlength=29)
+    assert counts[10] == 0
+    before = (count + 1) // 2
+    for part, share in ((counts[:10], before / 10), (counts[11:], (count - before) / 18)):
+        expected, variance = seeds * heads * share, seeds * heads * share * (1 - share)
+        assert ((part - expected).abs() <= 4 * variance**0.5).all()
 
 
 def test_the_seed_is_stored():
