@@ -174,10 +174,9 @@ class CheckedAttention(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # What is read from the inner module is also set there: never a shadow without effect.
-        own = (
-            name in self.__dict__ or name in self._modules if "_modules" in self.__dict__ else True
-        )
-        inner = None if own or hasattr(type(self), name) else self._modules.get("module")
+        modules = self.__dict__.get("_modules", {})
+        here = name in self.__dict__ or name in modules or hasattr(type(self), name)
+        inner = None if here else modules.get("module")
         if inner is not None and hasattr(inner, name):
             setattr(inner, name, value)
         else:
