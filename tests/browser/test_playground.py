@@ -149,7 +149,7 @@ def test_options_are_checked_kept_and_reset(window):
     sharp = window.text(".hm-legend")
     assert "max 1.0000" in sharp
     window.after(lambda: field.fill("zero"))
-    assert "temperature must be a number, above 0; got 'zero'" in window.text("#at-message")
+    assert "temperature must be a number, at least 1e-30; got 'zero'" in window.text("#at-message")
     assert "An option does not fit" in window.text(".hm-card")
     window.choose("cosine")
     _assert_drawn(window, "cosine", 4)
