@@ -28,6 +28,8 @@ from attnreg.validation import (
     check_mask,
     check_shapes,
     check_tensors,
+    others_with,
+    reason_for,
 )
 from attnreg.variant import Call, Implementation, Variant
 
@@ -110,8 +112,10 @@ class CheckedAttention(nn.Module):
         """
         kind = self.variant.capabilities.decode
         if kind == "none":
+            why = reason_for(self.variant, "causal")
             raise UnsupportedFeature(
-                f"{self.variant.name} cannot decode step by step; run the whole sequence instead"
+                f"{self.variant.name} cannot decode step by step{why}; run the whole sequence "
+                f"instead.{others_with('decode')}"
             )
         query, key, value = self._cast(query, key, value)
         check_tensors(self.variant, self.module, {"query": query, "key": key, "value": value})

@@ -179,10 +179,12 @@ class AttentionLayer(nn.Module):
             raise MaskTypeError(f"mask must be an attnreg.Mask, got {type(mask).__name__}")
         width, like = self.widths[name], self.output.weight
         what, size = ("x", "embed_dim") if name == "x" else ("context", name)
+        if isinstance(tensor, Mask):
+            raise ShapeError("a mask came as the context; pass it by name: layer(x, mask=mask)")
         if not isinstance(tensor, Tensor) or tensor.dim() != 3 or tensor.shape[2] != width:
             got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ShapeError(
-                f"{what} must have 3 dimensions, (batch, length, {size}={width}), got {got}"
+                f"{what} must be (batch, length, {size}) with {size}={width}, got {got}"
             )
         autocast = torch.amp.is_autocast_available(
             tensor.device.type

@@ -177,7 +177,10 @@ class Registry(Mapping[str, Variant]):
                 raise BrokenPlugin(_broken_message(plugin)) from plugin.error
         hint = nearest(name, self)
         if short in KNOWN_PLUGINS:
-            hint += f" It comes with: pip install {KNOWN_PLUGINS[short]}."
+            hint += (
+                f" It comes with: pip install {KNOWN_PLUGINS[short]} "
+                f"(from a clone of the project: pip install ./plugins/{short})."
+            )
         raise UnknownVariant(
             f"no installed plugin registers {name!r}.{hint} Registered: {', '.join(self) or 'none'}"
         )

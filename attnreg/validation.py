@@ -141,18 +141,18 @@ def check_capabilities(variant: Variant, query: Tensor, key: Tensor, mask: Mask)
         if not getattr(able, name):
             honoured = ", ".join(field for field in MASK_FIELDS if getattr(able, field)) or "none"
             raise UnsupportedMask(
-                f"{variant.name} cannot honour mask field {name!r}{_reason(variant, name)}. "
-                f"It honours: {honoured}.{_others(name)}"
+                f"{variant.name} cannot honour mask field {name!r}{reason_for(variant, name)}. "
+                f"It honours: {honoured}.{others_with(name)}"
             )
     if not able.noncausal and not mask.causal:
         raise UnsupportedMask(
-            f"{variant.name} is causal only{_reason(variant, 'noncausal')}; "
-            f"pass Mask(causal=True).{_others('noncausal')}"
+            f"{variant.name} is causal only{reason_for(variant, 'noncausal')}; "
+            f"pass Mask(causal=True).{others_with('noncausal')}"
         )
     if not able.cross and (query.shape[2] != key.shape[2] or mask.key_cu_seqlens is not None):
         raise UnsupportedFeature(
             f"{variant.name} needs as many queries as keys, got {query.shape[2]} and "
-            f"{key.shape[2]}.{_others('cross')}"
+            f"{key.shape[2]}.{others_with('cross')}"
         )
 
 
@@ -173,12 +173,12 @@ def check_dims(variant: Variant, dims: Dims) -> None:
     if dims.num_kv_heads != dims.num_heads and not able.grouped:
         raise UnsupportedFeature(
             f"{variant.name} needs num_kv_heads == num_heads, got {dims.num_kv_heads} and "
-            f"{dims.num_heads}.{_others('grouped')}"
+            f"{dims.num_heads}.{others_with('grouped')}"
         )
     if dims.value_dim != dims.head_dim and not able.value_dim:
         raise UnsupportedFeature(
             f"{variant.name} needs value_dim == head_dim, got {dims.value_dim} and "
-            f"{dims.head_dim}.{_others('value_dim')}"
+            f"{dims.head_dim}.{others_with('value_dim')}"
         )
     if able.fixed_length and dims.max_length is None:
         raise LengthError(
@@ -204,15 +204,21 @@ def _longest(mask: Mask, key_length: int) -> int:
     return max((b - a for a, b in pairwise(values)), default=0)
 
 
-def _reason(variant: Variant, capability: str) -> str:
+def reason_for(variant: Variant, capability: str) -> str:
+    """Say why a variant lacks a capability, where its factory has ``reasons``."""
     why = getattr(variant.factory, "reasons", {}).get(capability)
     return f": {why}" if why else ""
 
 
-def _others(capability: str) -> str:
+def others_with(capability: str) -> str:
+    """Name the registered variants that have a capability."""
     if torch.compiler.is_compiling():
         return ""
     from attnreg.registry import default_registry  # the registry builds modules that need this
 
-    able = [v.name for v in default_registry().values() if getattr(v.capabilities, capability)]
+    able = [
+        v.name
+        for v in default_registry().values()
+        if getattr(v.capabilities, capability) not in (False, "none")
+    ]
     return f" Variants that can: {', '.join(able)}." if able else ""

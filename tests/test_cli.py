@@ -452,7 +452,7 @@ def test_playground_that_is_not_installed_says_how(monkeypatch):
     monkeypatch.setitem(sys.modules, "attnreg_playground", None)
     result = call("playground")
     assert result.exit_code == 2
-    assert "pip install attnreg[playground]" in result.stderr
+    assert "pip install 'attnreg[playground]'" in result.stderr
 
 
 def test_playground_passes_its_options_on(monkeypatch):
@@ -466,14 +466,34 @@ def test_playground_passes_its_options_on(monkeypatch):
     assert asked == {"host": "::1", "port": 80, "open_browser": False, "expose": True}
 
 
-@pytest.mark.parametrize("fault", [ValueError("others reach it"), OSError("the port is taken")])
-def test_playground_that_cannot_start_says_why(monkeypatch, fault):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (ValueError("others reach it"), "others reach it"),
+        (OSError("server_port"), "port 80 is in use or not allowed; choose another with --port"),
+    ],
+)
+def test_playground_that_cannot_start_says_why(monkeypatch, fault, message):
     def launch(**options):
         raise fault
 
     module = types.ModuleType("attnreg_playground")
     module.launch = launch
     monkeypatch.setitem(sys.modules, "attnreg_playground", module)
-    result = call("playground", "--host", "0.0.0.0")
+    result = call("playground", "--host", "0.0.0.0", "--port", "80")
     assert result.exit_code == 2
-    assert result.stderr == f"Error: {fault}\n"
+    assert result.stderr == f"Error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("max_length=9", "is set by the input"),
+        ("num_heads=2", "is set by --heads"),
+        ("dropout=0.1", "linformer has no dropout"),
+    ],
+)
+def test_compare_refuses_what_both_share(option, message):
+    result = call("compare", "linformer", "linear", "--length", "8", "--option-a", option)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())

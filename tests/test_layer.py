@@ -139,6 +139,8 @@ def test_wrong_inputs():
     for call in (lambda: layer(x, None, x > 0), lambda: layer.step(x, None, x > 0)):
         with pytest.raises(attnreg.MaskTypeError, match=r"must be an attnreg\.Mask"):
             call()
+    with pytest.raises(attnreg.ShapeError, match=r"pass it by name: layer\(x, mask=mask\)"):
+        layer(x, Mask(causal=True))
     with pytest.raises(attnreg.ShapeError, match="a tensor or a pair"):
         layer(x, (x,))
     for sizes in ((8, 0), ("8", 2), (8, 2.0), (0, 1)):
@@ -151,7 +153,10 @@ def test_wrong_inputs():
 
 
 def test_errors():
-    with pytest.raises(attnreg.ShapeError, match="context must have 3 dimensions"):
+    with pytest.raises(
+        attnreg.ShapeError,
+        match=r"context must be \(batch, length, kdim\)|context must be \(batch, length, vdim\)",
+    ):
         build()(tokens(2, 5, 24), (tokens(2, 5, 24), None))
     with pytest.raises(attnreg.ShapeError, match="embed_dim=24 is not a multiple of num_heads=5"):
         build(num_heads=5)
@@ -165,7 +170,7 @@ def test_errors():
         build()(tokens(2, 5, 24), mask=Mask.from_lengths([3, 2], 4))
     with pytest.raises(attnreg.ShapeError, match=r"embed_dim.*24.*got"):
         build()(tokens(2, 5, 23))
-    with pytest.raises(attnreg.ShapeError, match="3 dimensions"):
+    with pytest.raises(attnreg.ShapeError, match=r"x must be \(batch, length, embed_dim\)"):
         build()(tokens(5, 24))
 
 

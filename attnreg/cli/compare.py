@@ -30,6 +30,16 @@ class Dtype(StrEnum):
 
 
 _OPTION_HELP = "An option of {}, as key=value; also scale and implementation. May be repeated."
+_SIZES = {
+    "num_heads": "--heads",
+    "head_dim": "--head-dim",
+    "max_length": "the input (--text or --length)",
+    "num_kv_heads": "the input, which has as many key heads as query heads",
+    "value_dim": "the input, whose values are as wide as its keys",
+    "device": "--device",
+    "dtype": "--dtype",
+}
+"""What both variants share, and what sets it."""
 
 
 def compare(
@@ -120,11 +130,21 @@ def parse_options(variant: Variant, flag: str, pairs: list[str]) -> dict[str, An
         key, equals, value = pair.partition("=")
         if not equals:
             raise typer.BadParameter(f"{pair!r} is not key=value", param_hint=flag)
+        if key in _SIZES:
+            raise typer.BadParameter(f"{key} is set by {_SIZES[key]}", param_hint=flag)
         try:
-            parsed[key] = known[key].parse(value) if key in known else value
+            parsed[key] = known[key].parse(value) if key in known else _typed(value)
         except OptionError as error:
             raise OptionError(f"{variant.name}: {error}") from None
     return parsed
+
+
+def _typed(text: str) -> Any:
+    """A value of ``scale`` or ``dropout`` as a number; a name stays as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _device(name: str) -> torch.device:

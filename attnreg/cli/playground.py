@@ -9,7 +9,9 @@ import typer
 
 from attnreg.cli.output import sentence
 
-_INSTALL = "pip install attnreg[playground]"
+_INSTALL = (
+    "pip install 'attnreg[playground]' (from a clone of the project: pip install ./playground)"
+)
 
 
 def playground(
@@ -41,6 +43,10 @@ def playground(
         raise typer.Exit(2) from error
     try:
         app.launch(host=host, port=port, open_browser=not no_browser, expose=expose)
-    except (ValueError, OSError) as error:  # an address not to be exposed; a port that is taken
+    except OSError as error:
+        where = "no free port" if port is None else f"port {port} is in use or not allowed"
+        typer.echo(f"Error: {where}; choose another with --port", err=True)
+        raise typer.Exit(2) from error
+    except ValueError as error:  # an address not to be exposed
         typer.echo(f"Error: {sentence(error)}", err=True)
         raise typer.Exit(2) from error

@@ -89,11 +89,14 @@ def launch(
         run_history=False,
         footer_links=[],
         allowed_paths=[],
-        prevent_thread_lock=not block,
+        prevent_thread_lock=True,
         theme=_theme(),
         css=read_asset("app.css"),
-        quiet=not block,
+        quiet=True,  # its own greeting offers a public link, which this app does not
     )
+    if block:
+        print(f"attnreg playground: {demo.local_url} (Ctrl+C stops it)", flush=True)
+        demo.block_thread()
     return demo
 
 

@@ -29,7 +29,11 @@ class Euclidean(ScoreAttention):
         self,
         dims: Dims,
         *,
-        tau: Annotated[float, Interval(gt=0, le=1e6), Doc("divides the distance")] = 1.0,
+        tau: Annotated[
+            float,
+            Interval(gt=0, le=1e6),
+            Doc("divides the distance; 2 sqrt(head_dim) is as soft as scaled dot products"),
+        ] = 1.0,
         learnable: Annotated[bool, Doc("whether tau is trained, per head")] = False,
         squared: Annotated[bool, Doc("squared distance (True) or the distance itself")] = True,
         normalize_inputs: Annotated[
