@@ -38,13 +38,13 @@ done
 "$python" -m pip check
 
 echo "== test"
-mkdir "$room/work"
-cp pyproject.toml tests/conftest.py .ci/smoke.py "$room/work"
+mkdir "$room/run"
+cp pyproject.toml tests/conftest.py .ci/smoke.py "$room/run"
 for plugin in "${plugins[@]}"; do
-    mkdir -p "$room/work/plugins/$plugin"
-    cp -r "plugins/$plugin/tests" "$room/work/plugins/$plugin"
+    mkdir -p "$room/run/plugins/$plugin"
+    cp -r "plugins/$plugin/tests" "$room/run/plugins/$plugin"
 done
-cd "$room/work"
+cd "$room/run"
 "$python" smoke.py "${plugins[@]}"
 ATTNREG_NO_SKIPS=1 "$room/venv/bin/pytest" plugins
 
