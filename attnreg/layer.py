@@ -138,25 +138,25 @@ class AttentionLayer(nn.Module):
         if mask.cu_seqlens is not None:
             x = _zero_from(x, mask.cu_seqlens)
         if context is None:
-            context = x = _zero_padding(x, mask)
-        pair = context if isinstance(context, tuple) else (context, context)
-        if len(pair) != 2:
-            raise ShapeError(f"context must be a tensor or a pair of them, got {len(pair)}")
-        key_input, value_input = pair
-        self._check_input("kdim", key_input, mask)
-        self._check_input("vdim", value_input, mask)
-        if key_input is x:
-            pass  # zeroed already
-        elif key_input is value_input:
-            key_input = value_input = _zero_padding(key_input, mask)
+            key_input = value_input = x = _zero_padding(x, mask)
         else:
-            key_input, value_input = (_zero_padding(t, mask) for t in (key_input, value_input))
+            key_input, value_input = self._context(context, mask)
         query, key, value = self.projection(x, key_input, value_input)
         if self.position is not None:
             lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
             seen = lowered.key_position
             query, key, mask = self._place(query, key, lowered.query_position, seen, seen, mask)
         return query, key, value, mask
+
+    def _context(self, context: Context, mask: Mask) -> tuple[Tensor, Tensor]:
+        """The inputs of key and value, without what is stored in padding; one tensor stays one."""
+        pair = context if isinstance(context, tuple) else (context, context)
+        if len(pair) != 2:
+            raise ShapeError(f"context must be a tensor or a pair of them, got {len(pair)}")
+        for name, tensor in zip(("kdim", "vdim"), pair, strict=True):
+            self._check_input(name, tensor, mask)
+        key = _zero_padding(pair[0], mask)
+        return key, key if pair[1] is pair[0] else _zero_padding(pair[1], mask)
 
     def _place(
         self,

@@ -61,6 +61,20 @@ def test_any_variant_by_name(name):
     torch.testing.assert_close(layer(x, mask=Mask.from_lengths([9, 4], 9))[:, :4], itself[:, :4])
 
 
+def test_padded_values_are_zeroed_beside_keys_that_are_the_input_itself():
+    layer, x = build(), tokens(2, 9, 24)
+    padded = Mask.from_lengths([9, 4], 9)
+    values = x.clone()
+    expected = layer(x, (x, values), padded)
+    torch.testing.assert_close(expected, layer(x, x, padded))
+    values[1, 4:] = math.nan
+    output = layer(x, (x, values), padded)
+    torch.testing.assert_close(output, expected)
+    output.sum().backward()
+    for parameter in layer.parameters():
+        assert torch.isfinite(parameter.grad).all()
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "shared_qkv"])
 def test_sizes(name):
     sizes = {"num_kv_heads": 2, "head_dim": 5, "value_dim": 3, "kdim": 11, "vdim": 7}
