@@ -57,3 +57,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error's message on one line, without what would steer a terminal."""
+    try:
+        text = str(error)
+    except Exception:  # a stranger's error may even fail to print
+        return ""
+    return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())
+
+
+def reason(error: BaseException) -> str:
+    """Return an error's type and message on one line."""
+    return f"{type(error).__name__}: {sentence(error)}".removesuffix(": ")

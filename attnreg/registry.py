@@ -6,18 +6,18 @@ Plugins load one at a time; one that fails is recorded with its reason and the r
 from __future__ import annotations
 
 import numbers
-import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from importlib import metadata
-from types import ModuleType
+from functools import partial
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 
 from attnreg.attention import Dims
 from attnreg.checked import CheckedAttention
+from attnreg.discovery import DISABLE, PLUGINS, Plugin, fold, installed, is_strict
 from attnreg.errors import (
+    AttnregError,
     BrokenPlugin,
     DtypeError,
     OptionError,
@@ -25,11 +25,12 @@ from attnreg.errors import (
     UnsupportedOption,
     nearest,
 )
-from attnreg.hookspecs import PROJECT, Check, Panel, Position
-from attnreg.loading import Plugin, Staged, load
+from attnreg.hookspecs import Check, Panel, Position
+from attnreg.loading import LOADING, Staged, alone, attempt, import_plugin
 from attnreg.options import validate
+from attnreg.tables import Tables
 from attnreg.validation import check_dims
-from attnreg.variant import Implementation, Variant
+from attnreg.variant import Variant
 
 KNOWN_PLUGINS: Mapping[str, str] = {
     name: "attnreg-" + name.replace("_", "-")
@@ -56,70 +57,94 @@ class Registry(Mapping[str, Variant]):
     """
 
     def __init__(self) -> None:
-        self._claims: dict[str, dict[str, Variant]] = {}
-        self._plugins: list[Plugin] = []
-        self._implementations: list[tuple[str, str, Implementation]] = []
-        self.checks: dict[str, Check] = {}
-        self.positions: dict[str, Position] = {}
-        self.panels: dict[str, Panel] = {}
+        self._tables = Tables()
+        self._records: list[tuple[Plugin, Staged | None]] = []
+        self._warnings: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Variant:
-        claims = self._claims.get(name, {})
+        claims = self._tables.claims.get(name, {})
         if len(claims) == 1:
-            return self._extended(next(iter(claims.values())))
+            return self._tables.extended(next(iter(claims.values())))
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(name for name, claims in self._claims.items() if len(claims) == 1))
+        claims = self._tables.claims
+        return iter(sorted(name for name, owners in claims.items() if len(owners) == 1))
 
     def __len__(self) -> int:
-        return sum(len(claims) == 1 for claims in self._claims.values())
+        return sum(len(owners) == 1 for owners in self._tables.claims.values())
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """Every plugin found, loaded or broken."""
-        return tuple(self._plugins)
+        """Every plugin found, whatever its state."""
+        return tuple(plugin for plugin, _ in self._records)
 
     @property
     def broken(self) -> Mapping[str, Plugin]:
-        """The plugins that could not be loaded, by entry-point name."""
-        return {plugin.name: plugin for plugin in self._plugins if plugin.error is not None}
+        """The plugins that could not be loaded, by entry-point name.
+
+        Where two share that name the second is under ``"distribution/name"``.
+        """
+        found: dict[str, Plugin] = {}
+        for one in self.plugins:
+            if one.error is not None:
+                found[f"{one.distribution}/{one.name}" if one.name in found else one.name] = one
+        return found
 
     @property
     def duplicates(self) -> Mapping[str, tuple[str, ...]]:
         """Variant names claimed by several distributions, and which."""
-        return {n: tuple(sorted(c)) for n, c in sorted(self._claims.items()) if len(c) > 1}
+        claims = sorted(self._tables.claims.items())
+        return {name: tuple(sorted(owners)) for name, owners in claims if len(owners) > 1}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the installation or the variables, in sentences; no plugin's own."""
+        return self._warnings
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """The conformance checks that plugins register, by id."""
+        return MappingProxyType(self._tables.checks)
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """The positions that plugins register, by name."""
+        return MappingProxyType(self._tables.positions)
+
+    @property
+    def panels(self) -> Mapping[str, Panel]:
+        """The tabs of the playground that plugins register, by id."""
+        return MappingProxyType(self._tables.panels)
 
     def owner(self, name: str) -> str:
         """Return the distribution that registered a variant; raises as ``variant`` does."""
         self.variant(name)
         owner, _, short = name.rpartition("/")
-        claims = self._claims[short]
-        return next(who for who in claims if not owner or _same_name(who, owner))
+        claims = self._tables.claims[short]
+        return next(who for who in claims if not owner or fold(who) == fold(owner))
 
     def discover(self, *, strict: bool | None = None) -> Registry:
-        """Load every entry point of group ``attnreg``, each by itself; return the registry.
+        """Load every installed plugin that no variable disables, each by itself; return self.
 
-        With ``strict`` (None: where ``ATTNREG_STRICT`` is set) a plugin that fails raises
-        ``BrokenPlugin`` instead of being recorded.
+        ``attnreg.discovery`` says what the variables do. With ``strict`` (None: where
+        ``ATTNREG_STRICT`` is set) a plugin that fails raises ``BrokenPlugin`` after it is recorded.
         """
-        found = sorted(metadata.entry_points(group=PROJECT), key=lambda one: (one.name, one.value))
-        known = {(plugin.name, plugin.module) for plugin in self._plugins}
-        for entry in found:
-            if (entry.name, entry.value) in known:
-                continue
-            owner = entry.dist
-            self.add_plugin(
-                entry.load,
-                name=entry.name,
-                # A damaged installation may lack its name or version.
-                distribution=(owner.name if owner else None) or "unknown",
-                version=(owner.version if owner else None) or "",
-                module=entry.value,
-                strict=strict,
-            )
-        for name, distribution, one in self._implementations:
-            self._check_implementation(name, distribution, one, strict)
+        found = installed()
+        self._warnings = found.warnings
+        known = {(one.distribution, one.name, one.module) for one in self.plugins}
+        with alone():
+            for plugin in found.plugins:
+                if (plugin.distribution, plugin.name, plugin.module) in known:
+                    continue
+                if plugin.entry is None or plugin.state == "disabled":
+                    self._records.append((plugin, None))
+                else:
+                    self._load(plugin, partial(import_plugin, plugin.entry), strict)
+        self._check_implementations()
+        if is_strict(strict):
+            for plugin in self.broken.values():
+                raise BrokenPlugin(_broken_message(plugin)) from plugin.error
         return self
 
     def add_plugin(
@@ -137,53 +162,31 @@ class Registry(Mapping[str, Variant]):
         It registers wholly or not at all. What fails is recorded in ``broken``, and raised as
         ``BrokenPlugin`` where ``strict`` is True (None: where ``ATTNREG_STRICT`` is set).
         """
-        distribution = distribution or name
-        error: BaseException | None = None
-        try:
-            loaded = plugin() if callable(plugin) else plugin
-            staged = load(loaded, name)
-            self._commit(staged, distribution)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as caught:  # a plugin may even call sys.exit while it is imported
-            error = caught
-        self._plugins.append(Plugin(name, distribution, version, module, error))
-        if error is not None and _is_strict(strict):
-            raise BrokenPlugin(_broken_message(self._plugins[-1])) from error
+        self._load(Plugin(name, distribution or name, version, module), plugin, strict)
 
     def variant(self, name: str) -> Variant:
         """Return a variant by name or as ``"distribution/name"``.
 
-        Raises ``UnknownVariant`` with the nearest name, ``BrokenPlugin`` where its plugin failed
-        to load, and ``OptionError`` where two distributions claim the name.
+        Raises ``UnknownVariant`` with the nearest name or the variable that disables its plugin,
+        ``BrokenPlugin`` where its plugin failed to load, and ``OptionError`` where two
+        distributions claim the name.
         """
         if not isinstance(name, str):
             raise UnknownVariant(f"a variant is asked for by its name, got {name!r}")
         owner, _, short = name.rpartition("/")
-        claims = self._claims.get(short, {})
+        claims = self._tables.claims.get(short, {})
         if owner:
-            picked = {who: v for who, v in claims.items() if _same_name(who, owner)}
+            picked = {who: v for who, v in claims.items() if fold(who) == fold(owner)}
             if picked:
-                return self._extended(next(iter(picked.values())))
+                return self._tables.extended(next(iter(picked.values())))
         elif len(claims) == 1:
-            return self._extended(next(iter(claims.values())))
+            return self._tables.extended(next(iter(claims.values())))
         elif claims:
             choices = " or ".join(f"{who}/{short}" for who in sorted(claims))
             raise OptionError(
                 f"{short!r} is registered by {len(claims)} distributions; say which: {choices}"
             )
-        for plugin in self._plugins:
-            if plugin.error is not None and short in (plugin.name, plugin.module):
-                raise BrokenPlugin(_broken_message(plugin)) from plugin.error
-        hint = nearest(name, self)
-        if short in KNOWN_PLUGINS:
-            hint += (
-                f" It comes with: pip install {KNOWN_PLUGINS[short]} "
-                f"(from a clone of the project: pip install ./plugins/{short})."
-            )
-        raise UnknownVariant(
-            f"no installed plugin registers {name!r}.{hint} Registered: {', '.join(self) or 'none'}"
-        )
+        raise self._why_not(name, short)
 
     def create(
         self,
@@ -219,56 +222,62 @@ class Registry(Mapping[str, Variant]):
         attn = CheckedAttention(variant, module, dims, implementation)
         return attn if device is None and dtype is None else attn.to(device=device, dtype=dtype)
 
-    def _extended(self, variant: Variant) -> Variant:
-        """Add what other plugins register for this variant, but for names that are taken."""
-        extra = {one.name: one for name, _, one in self._implementations if name == variant.name}
-        for own in variant.implementations:
-            extra.pop(own.name, None)
-        if not extra:
-            return variant
-        return replace(variant, implementations=(*variant.implementations, *extra.values()))
+    def _why_not(self, name: str, short: str) -> AttnregError:
+        """Return the error for a variant that is not here."""
+        for plugin in self.plugins:
+            if short not in (plugin.name, plugin.module):
+                continue
+            if plugin.error is not None:
+                broken = BrokenPlugin(_broken_message(plugin))
+                broken.__cause__ = plugin.error
+                return broken
+            if plugin.state == "disabled":
+                return UnknownVariant(
+                    f"{name!r} is not loaded: plugin {plugin.name!r} of {plugin.distribution} is "
+                    f"disabled ({plugin.reason}); change the variable and start Python again"
+                )
+        hint = nearest(name, self)
+        if short in KNOWN_PLUGINS:
+            hint += (
+                f" It comes with: pip install {KNOWN_PLUGINS[short]} "
+                f"(from a clone of the project: pip install ./plugins/{short})."
+            )
+        text = f"no installed plugin registers {name!r}.{hint}"
+        text += f" Registered: {', '.join(self) or 'none'}"
+        if disabled := [plugin.name for plugin in self.plugins if plugin.state == "disabled"]:
+            text += f". Disabled by {PLUGINS} or {DISABLE}: {', '.join(disabled)}"
+        return UnknownVariant(text)
 
-    def _check_implementation(
-        self, name: str, distribution: str, one: Implementation, strict: bool | None
-    ) -> None:
-        """Record an implementation that can never run as a fault of the plugin that brings it."""
-        claims = self._claims.get(name, {}).values()
-        taken = any(one.name == own.name for variant in claims for own in variant.implementations)
-        if claims and not taken:
-            return
-        why = "exists already" if taken else f"is for {name!r}, which nobody registers"
-        fault = OptionError(f"implementation {one.name!r} of {distribution} {why}")
-        if _is_strict(strict):
-            raise BrokenPlugin(str(fault)) from fault
-        self._plugins = [
-            replace(plugin, error=fault) if plugin.distribution == distribution else plugin
-            for plugin in self._plugins
-        ]
+    def _load(self, plugin: Plugin, source: object, strict: bool | None) -> None:
+        plugin, staged = attempt(plugin, source, is_strict(strict))
+        if staged is not None:
+            try:
+                self._tables.add(staged, plugin.distribution)
+            except OptionError as error:
+                plugin, staged = plugin.because(error), None
+        self._records.append((plugin, staged))
+        if plugin.error is not None and is_strict(strict):
+            raise BrokenPlugin(_broken_message(plugin)) from plugin.error
 
-    def _commit(self, staged: Staged, distribution: str) -> None:
-        for variant in staged.variants:
-            if distribution in self._claims.get(variant.name, {}):
-                raise OptionError(f"{distribution} registers the variant {variant.name!r} twice")
-        tables: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-            (self.checks, staged.checks, "check"),
-            (self.positions, staged.positions, "position"),
-            (self.panels, staged.panels, "panel"),
-        )
-        for known, new, what in tables:
-            for key in new:
-                if key in known:
-                    raise OptionError(f"the {what} {key!r} is already registered")
-        for name, one in staged.extra:
-            for target, owner, other in self._implementations:
-                if (target, other.name) == (name, one.name):
-                    raise OptionError(
-                        f"implementation {one.name!r} of {name!r} is already registered by {owner}"
-                    )
-        for variant in staged.variants:
-            self._claims.setdefault(variant.name, {})[distribution] = variant
-        for known, new, _ in tables:
-            known.update(new)
-        self._implementations += [(name, distribution, one) for name, one in staged.extra]
+    def _check_implementations(self) -> None:
+        """Record an implementation that can never run as a fault of the plugin that brings it.
+
+        That plugin's share is taken back, which may leave others without their variant: so again,
+        in rounds whose result does not depend on the order of the plugins.
+        """
+        left_out = any(plugin.state == "disabled" for plugin in self.plugins)
+        while faulty := [
+            (index, text)
+            for index, (plugin, share) in enumerate(self._records)
+            if share is not None
+            for text, orphaned in self._tables.unreachable(share, plugin.distribution)
+            if not (orphaned and left_out)  # its variant may be among those
+        ]:
+            for index, text in faulty:
+                plugin, share = self._records[index]
+                if share is not None:
+                    self._tables.remove(share, plugin.distribution)
+                    self._records[index] = plugin.because(OptionError(text)), None
 
 
 def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> dict[str, Any]:
@@ -290,37 +299,27 @@ def _common_arguments(variant: Variant, dropout: float, scale: float | None) -> 
     return arguments
 
 
-def _is_strict(strict: bool | None) -> bool:
-    return os.environ.get("ATTNREG_STRICT", "") not in ("", "0") if strict is None else strict
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _broken_message(plugin: Plugin) -> str:
-    try:
-        reason = f"{type(plugin.error).__name__}: {plugin.error}"
-    except Exception:  # an error of a stranger's may even fail to print
-        reason = type(plugin.error).__name__
     return (
-        f"plugin {plugin.name!r} of {plugin.distribution} could not be loaded: {reason}; "
+        f"plugin {plugin.name!r} of {plugin.distribution} could not be loaded: {plugin.reason}; "
         "`attnreg doctor` lists every fault"
     )
-
-
-def _same_name(a: str, b: str) -> bool:
-    return a.replace("_", "-").lower() == b.replace("_", "-").lower()
 
 
 _default: Registry | None = None
 
 
 def default_registry() -> Registry:
-    """Return the registry of everything installed, loaded at the first call."""
+    """Return the registry of everything installed, loaded at the first call by one thread."""
     global _default  # noqa: PLW0603  # one cache, filled lazily so that importing stays cheap
     if _default is None:
-        _default = Registry().discover()
+        with LOADING:
+            if _default is None:
+                _default = Registry().discover()
     return _default
 
 

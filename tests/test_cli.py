@@ -15,6 +15,7 @@ import attnreg
 from attnreg.cli import app
 from attnreg.cli.inputs import tokenize
 from attnreg.cli.output import PIPE_WIDTH
+from attnreg.discovery import VARIABLES
 
 NAMES = attnreg.list_variants()
 
@@ -33,7 +34,7 @@ def call(*arguments, env=None):
 
 def ran(*arguments, path=None, **env):
     """Run the command line as a process of its own, with a further folder on the path."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "ATTNREG_STRICT")}
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", *VARIABLES)}
     if path is not None:
         paths = [str(path), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(one for one in paths if one)
@@ -258,7 +259,7 @@ def test_doctor_names_versions_and_every_plugin():
     assert data["attnreg"] == attnreg.__version__
     assert data["torch"] == torch.__version__
     assert data["contract"] == 1
-    assert data["environment"] == {"ATTNREG_STRICT": os.environ.get("ATTNREG_STRICT")}
+    assert data["environment"] == {name: os.environ.get(name) for name in VARIABLES}
     assert {v for one in data["plugins"] for v in one["variants"]} >= set(NAMES)
     assert result.exit_code == (0 if data["ok"] else 1)
 

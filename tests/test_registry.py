@@ -11,6 +11,7 @@ import torch
 
 import attnreg
 from attnreg import Capabilities, Implementation, Position, Registry, Variant, hookimpl
+from attnreg.discovery import Installed
 from attnreg.hookspecs import Check, Panel
 
 
@@ -158,7 +159,7 @@ def test_implementations_for_somebody_elses_variant():
 
 def test_an_implementation_that_can_never_run_is_its_own_plugins_fault(monkeypatch):
     """It neither breaks the variant nor passes in silence."""
-    monkeypatch.setattr(attnreg.registry.metadata, "entry_points", lambda group: [])
+    monkeypatch.setattr("attnreg.registry.installed", lambda: Installed((), ()))
 
     def rival(target, name):
         one = Implementation(name, print, rank=50)

@@ -6,8 +6,7 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,19 +15,15 @@ from attnreg._version import __version__
 from attnreg.cli.output import console, duplicate_lines, print_json, reason, table
 
 if TYPE_CHECKING:
-    from importlib import metadata
-
-    from attnreg.loading import Plugin
-    from attnreg.registry import Registry
-
-_VARIABLES = ("ATTNREG_STRICT",)
+    from attnreg.discovery import Plugin
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show versions and the state of every plugin.
 
     Exits 1 where something is broken: a plugin that cannot be loaded, a variant name that two
-    distributions claim, or a torch that cannot be imported.
+    distributions claim, or a torch that cannot be imported. A plugin that a variable disables and
+    a warning are no fault.
     """
     report = examine()
     if as_json:
@@ -40,6 +35,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 def examine() -> dict[str, Any]:
     """Return what ``attnreg doctor`` reports, as plain data; nothing that is broken raises."""
+    from attnreg.discovery import VARIABLES, installed
+
     report: dict[str, Any] = {
         "attnreg": __version__,
         "attnreg_installed": _installed_version(),
@@ -49,45 +46,41 @@ def examine() -> dict[str, Any]:
         "torch_error": None,
         "accelerator": None,
         "contract": None,
-        "environment": {name: os.environ.get(name) for name in _VARIABLES},
+        "environment": {name: os.environ.get(name) for name in VARIABLES},
         "plugins": [],
         "duplicates": {},
+        "warnings": [],
     }
     try:
         import torch
     except Exception as error:  # a torch that lacks a library raises OSError, and others others
-        from importlib import metadata
-
-        report["torch_error"] = reason(error)
-        report["plugins"] = [_untried(entry) for entry in metadata.entry_points(group="attnreg")]
-        report["ok"] = False
+        found = installed()
+        untried = "not loaded: torch cannot be imported"
+        report |= {
+            "torch_error": reason(error),
+            "plugins": [_plugin(replace(p, reason=p.reason or untried), []) for p in found.plugins],
+            "warnings": list(found.warnings),
+            "ok": False,
+        }
         return report
     from attnreg.hookspecs import CONTRACT
     from attnreg.registry import Registry
 
-    with _lenient():
-        registry = Registry().discover()
+    registry = Registry().discover(strict=False)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
+    variants: dict[str, list[str]] = {}
+    for name in registry:
+        variants.setdefault(registry.owner(name), []).append(name)
     report |= {
         "torch": str(torch.__version__),
         "accelerator": None if accelerator is None else accelerator.type,
         "contract": CONTRACT,
-        "plugins": [_plugin(registry, one) for one in registry.plugins],
+        "plugins": [_plugin(one, variants.get(one.distribution, [])) for one in registry.plugins],
         "duplicates": {name: list(owners) for name, owners in registry.duplicates.items()},
+        "warnings": list(registry.warnings),
     }
     report["ok"] = not registry.broken and not registry.duplicates
     return report
-
-
-@contextmanager
-def _lenient() -> Iterator[None]:
-    """Lift ``ATTNREG_STRICT``, under which loading would stop at the first fault."""
-    strict = os.environ.pop("ATTNREG_STRICT", None)
-    try:
-        yield
-    finally:
-        if strict is not None:
-            os.environ["ATTNREG_STRICT"] = strict
 
 
 def _installed_version() -> str | None:
@@ -99,33 +92,18 @@ def _installed_version() -> str | None:
         return None
 
 
-def _plugin(registry: Registry, plugin: Plugin) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _plugin(plugin: Plugin, variants: list[str]) -> dict[str, Any]:
+    return {
         "name": plugin.name,
         "distribution": plugin.distribution,
         "version": plugin.version,
         "module": plugin.module,
-        "state": "loaded",
-        "variants": [n for n in registry if registry.owner(n) == plugin.distribution],
-        "reason": None,
-        "where": None,
-    }
-    if plugin.error is not None:
-        found |= {"state": "broken", "reason": reason(plugin.error), "where": _where(plugin.error)}
-        found["variants"] = []
-    return found
-
-
-def _untried(entry: metadata.EntryPoint) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "distribution": entry.dist.name if entry.dist else "unknown",
-        "version": entry.dist.version if entry.dist else "",
-        "module": entry.value,
-        "state": "not tried",
-        "variants": [],
-        "reason": "torch cannot be imported",
-        "where": None,
+        "state": plugin.state,
+        "variants": variants if plugin.state == "loaded" else [],
+        "reason": plugin.reason or None,
+        "where": None if plugin.error is None else _where(plugin.error),
+        "seconds": round(plugin.seconds, 3),
+        "warnings": list(plugin.warnings),
     }
 
 
@@ -183,10 +161,13 @@ def _print(report: dict[str, Any]) -> None:
         out.print("No plugin is installed; pip install attnreg[all] brings those of the project.")
     out.print()
     for one in report["plugins"]:
-        if one["state"] != "broken":
-            continue
         place = f" ({one['where']})" if one["where"] else ""
-        out.print(f"{one['name']}: module {one['module']}{place}: {one['reason']}")
+        if one["reason"]:
+            out.print(f"{one['name']}: module {one['module']}{place}: {one['reason']}")
+        for text in one["warnings"]:
+            out.print(f"{one['name']}: warning: {text}")
+    for text in report["warnings"]:
+        out.print(f"warning: {text}")
     for line in duplicate_lines(report["duplicates"]):
         out.print(line)
     out.print("Everything works." if report["ok"] else "Something is broken.", style="bold")

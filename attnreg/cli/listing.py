@@ -10,17 +10,19 @@ from attnreg.cli.output import (
     PIPE_WIDTH,
     broken_lines,
     console,
+    disabled_lines,
     duplicate_lines,
     print_json,
     print_markdown,
-    reason,
     source,
     table,
+    warning_lines,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnreg.discovery import Plugin
     from attnreg.registry import Registry
     from attnreg.variant import Variant
 
@@ -46,7 +48,8 @@ def list_variants(
 ) -> None:
     """List the registered variants and what each can do.
 
-    Plugins that could not be loaded, and names claimed by two distributions, follow below.
+    Plugins that could not be loaded or are disabled, names claimed by two distributions, and
+    warnings such as of a slow import follow below.
     """
     if as_json and as_markdown:
         raise typer.BadParameter("give --json or --markdown, not both")
@@ -57,13 +60,15 @@ def list_variants(
         print_json(_data(registry))
         return
     rows = [_row(registry, registry.variant(name)) for name in registry]
-    faults = (
+    notes = (
         ("Broken plugins", broken_lines(registry.plugins)),
         ("Names claimed twice", duplicate_lines(registry.duplicates)),
+        ("Disabled plugins", disabled_lines(registry.plugins)),
+        ("Warnings", warning_lines(registry)),
     )
     if as_markdown:
         print_markdown(_HEADERS, rows)
-        for title, lines in faults:
+        for title, lines in notes:
             if lines:
                 typer.echo("\n".join([f"\n{title}:\n", *(f"- {line}" for line in lines)]))
         return
@@ -71,8 +76,11 @@ def list_variants(
     if rows:
         _print_rows(out, rows)
     else:
-        out.print("No variant is registered; pip install attnreg[all] brings those of the project.")
-    for title, lines in faults:
+        text = "No variant is registered."
+        if not registry.plugins:
+            text += " pip install attnreg[all] brings those of the project."
+        out.print(text)
+    for title, lines in notes:
         if lines:
             out.print(f"\n{title} (attnreg doctor says more):", style="bold")
             for line in lines:
@@ -106,18 +114,21 @@ def _data(registry: Registry) -> dict[str, Any]:
         variants.append({**described, "distribution": distribution, "version": version})
     return {
         "variants": variants,
-        "broken": [
-            {
-                "name": one.name,
-                "distribution": one.distribution,
-                "version": one.version,
-                "module": one.module,
-                "reason": reason(one.error),
-            }
-            for one in registry.plugins
-            if one.error is not None
-        ],
+        "broken": [_plugin(one) for one in registry.plugins if one.error is not None],
+        "disabled": [_plugin(one) for one in registry.plugins if one.state == "disabled"],
         "duplicates": {name: list(owners) for name, owners in registry.duplicates.items()},
+        "warnings": warning_lines(registry),
+    }
+
+
+def _plugin(plugin: Plugin) -> dict[str, str]:
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "module": plugin.module,
+        "state": plugin.state,
+        "reason": plugin.reason,
     }
 
 

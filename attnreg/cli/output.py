@@ -10,26 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attnreg.errors import reason as reason
+from attnreg.errors import sentence as sentence
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from attnreg.loading import Plugin
+    from attnreg.discovery import Plugin
     from attnreg.registry import Registry
 
 PIPE_WIDTH = 10_000
 """Columns where nobody looks: a row stays on one line, for ``grep`` and the like."""
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     """Return the console of stdout: colours only in a terminal, natural width in a pipe.
 
     Plugins and users write much of what is printed, so nothing of it is read as markup.
     """
     from rich.console import Console
 
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(markup=False, emoji=False, highlight=False, width=PIPE_WIDTH if piped else None)
+    stream = sys.stderr if stderr else sys.stdout
+    piped = not stream.isatty() and "COLUMNS" not in os.environ
+    width = PIPE_WIDTH if piped else None
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 def table(*headers: str, title: str | None = None) -> Table:
@@ -65,16 +70,6 @@ def print_markdown(headers: Iterable[str], rows: Iterable[Iterable[str]]) -> Non
         typer.echo(f"| {' | '.join(safe)} |")
 
 
-def sentence(error: BaseException) -> str:
-    """Return an error's message on one line, without what would steer a terminal."""
-    return "".join(sign for sign in " ".join(str(error).split()) if sign.isprintable())
-
-
-def reason(error: BaseException) -> str:
-    """Return an error's type and message on one line."""
-    return f"{type(error).__name__}: {sentence(error)}".removesuffix(": ")
-
-
 def source(registry: Registry, name: str) -> tuple[str, str]:
     """Return the distribution that registered a variant, and its version."""
     distribution = registry.owner(name)
@@ -84,12 +79,25 @@ def source(registry: Registry, name: str) -> tuple[str, str]:
 
 def broken_lines(plugins: Iterable[Plugin]) -> list[str]:
     """Say of each broken plugin whose it is, and why it is broken."""
-    return [
-        f"{one.name} ({one.distribution} {one.version or 'of unknown version'}, "
-        f"module {one.module}): {reason(one.error)}"
-        for one in plugins
-        if one.error is not None
-    ]
+    return [_line(one) for one in plugins if one.error is not None]
+
+
+def disabled_lines(plugins: Iterable[Plugin]) -> list[str]:
+    """Say of each disabled plugin whose it is, and which variable disables it."""
+    return [_line(one) for one in plugins if one.state == "disabled"]
+
+
+def warning_lines(registry: Registry) -> list[str]:
+    """Say what is odd about the plugins, which work, and about the installation."""
+    own = [f"{one.name}: {text}" for one in registry.plugins for text in one.warnings]
+    return [*own, *registry.warnings]
+
+
+def _line(plugin: Plugin) -> str:
+    return (
+        f"{plugin.name} ({plugin.distribution} {plugin.version or 'of unknown version'}, "
+        f"module {plugin.module}): {plugin.reason}"
+    )
 
 
 def duplicate_lines(duplicates: Mapping[str, Iterable[str]]) -> list[str]:
