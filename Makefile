@@ -16,7 +16,7 @@ PROJECTS := $(PLUGINS) -e 'playground[models]'
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help install playground test lint bench chromium clean
+.PHONY: help install playground test lint mutants bench chromium clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -33,6 +33,9 @@ lint: $(VENV)/.dev ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+mutants: $(VENV)/.dev ## list which checks of the conformance suite kill which mutants
+	$(BIN)/python -m tests.mutants
 
 ifneq ($(wildcard tests/benchmarks),)
 bench: $(VENV)/.dev ## run the benchmarks

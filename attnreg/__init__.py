@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attnreg.errors import ShapeError as ShapeError
     from attnreg.errors import UnknownVariant as UnknownVariant
     from attnreg.errors import UnsupportedFeature as UnsupportedFeature
+    from attnreg.errors import UnsupportedImplementation as UnsupportedImplementation
     from attnreg.errors import UnsupportedMask as UnsupportedMask
     from attnreg.errors import UnsupportedOption as UnsupportedOption
     from attnreg.families import DotProductAttention as DotProductAttention
@@ -65,6 +66,7 @@ _HOME = {
         "ShapeError",
         "UnknownVariant",
         "UnsupportedFeature",
+        "UnsupportedImplementation",
         "UnsupportedMask",
         "UnsupportedOption",
     ),

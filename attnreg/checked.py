@@ -15,6 +15,7 @@ from attnreg.errors import (
     OptionError,
     ShapeError,
     UnsupportedFeature,
+    UnsupportedImplementation,
     UnsupportedMask,
     nearest,
 )
@@ -250,7 +251,7 @@ class CheckedAttention(nn.Module):
             if one.name == chosen:
                 return one
         reasons = refused.get(self.implementation, [])
-        raise UnsupportedFeature(
+        raise UnsupportedImplementation(
             f"{self.variant.name}: implementation {self.implementation!r} cannot run this call: "
             f"{'; '.join(reasons)}. Use implementation='auto' for one that can"
         )

@@ -45,6 +45,10 @@ class UnsupportedFeature(AttnregError, NotImplementedError):
     """A variant cannot do what the call asks for, such as decoding or grouped heads."""
 
 
+class UnsupportedImplementation(UnsupportedFeature):
+    """The implementation that was asked for by name cannot run this call; another one can."""
+
+
 class UnsupportedOption(OptionError, UnsupportedFeature):
     """A common option, such as ``scale`` or ``dropout``, that this variant does not have."""
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from attnreg.errors import OptionError
+
 if TYPE_CHECKING:
     from attnreg.variant import Implementation, Variant
 
@@ -20,6 +22,8 @@ CONTRACT = 1
 """The version of the contract that a plugin names in ``ATTNREG_CONTRACT``."""
 
 PROJECT = "attnreg"
+
+LEVELS = ("required", "claimed", "quality")
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -52,12 +56,31 @@ class Position:
 
 @dataclass(frozen=True)
 class Check:
-    """One law of the conformance suite: ``law(case)`` is silent where it holds, else raises."""
+    """One law of the conformance suite: ``law(case)`` is silent where it holds, else raises.
+
+    ``case`` is an ``attnreg.conformance.Case``. ``level`` is "required", "claimed" (what a
+    capability promises) or "quality" (graded, and never blocks). ``needs`` names what must be
+    there for the law to apply: a field of ``Capabilities`` that the variant must declare, or a
+    word of ``attnreg.conformance.needs``. ``variants`` lists the variants it is about, empty
+    for all; a check with ``full`` set is left out of the fast profile.
+    """
 
     id: str
     law: Callable[[Any], None]
     level: str = "required"
     summary: str = ""
+    needs: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id or not callable(self.law):
+            raise OptionError(f"a Check takes an id and a function, got {self.id!r}, {self.law!r}")
+        if self.level not in LEVELS:
+            raise OptionError(f"level must be one of {', '.join(LEVELS)}, got {self.level!r}")
+        for name in ("needs", "variants"):
+            if isinstance(getattr(self, name), str):
+                raise OptionError(f"{name} of check {self.id} must be a tuple, got a text")
 
 
 @hookspec

@@ -8,9 +8,9 @@ import torch
 
 import attnreg
 from attnreg import Mask
+from attnreg.conformance.plainmask import lower
 from attnreg.lowering import LoweredMask
 from tests.configs import HEADS, KEYS, QUERIES, make_masks, make_packed
-from tests.plainmask import lower
 
 MASKS = {**make_masks(), **make_packed()}
 

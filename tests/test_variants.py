@@ -10,6 +10,7 @@ import torch
 
 import attnreg
 from attnreg import Mask
+from attnreg.conformance.plainmask import lower
 from tests.configs import (
     CASES,
     CONFIGS,
@@ -23,7 +24,6 @@ from tests.configs import (
     make_packed,
 )
 from tests.oracles import ORACLES
-from tests.plainmask import lower
 
 MASKS = {**make_masks(), **make_packed()}
 TOLERANCE = 1e-9

@@ -1,4 +1,5 @@
-"""The command line: ``attnreg list``, ``info``, ``doctor``, ``compare``, ``playground``.
+"""The command line: ``attnreg list``, ``info``, ``check``, ``doctor``, ``compare``,
+``new``, ``playground``.
 
 A command is one file here and one line below. Each imports torch, rich and the registry only when
 it runs, so that ``attnreg --help`` answers at once.
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnreg._version import __version__
-from attnreg.cli import compare, doctor, info, listing, playground
+from attnreg.cli import check, compare, doctor, info, listing, new, playground
 from attnreg.cli.output import sentence
 from attnreg.errors import AttnregError
 
@@ -67,5 +68,7 @@ def main(
 app.command("list")(listing.list_variants)
 app.command("info")(info.info)
 app.command("doctor")(doctor.doctor)
+app.command("check")(check.check)
 app.command("compare")(compare.compare)
+app.command("new")(new.new)
 app.command("playground")(playground.playground)

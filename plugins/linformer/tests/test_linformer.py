@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from importlib.metadata import entry_points
-
-import numpy as np
 import pytest
 import torch
 
 import attnreg
-import attnreg_linformer
 from attnreg import Mask
-from attnreg_linformer.reference import reference
+from attnreg.conformance import pytest_suite
+from attnreg_linformer import VARIANT
 
 SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
 SETUP = {**SIZES, "max_length": 40, "rank": 4}
-LIMITS = {torch.float32: 1.9e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+test_conformance = pytest_suite(VARIANT)
 
 
 def build(dtype=torch.float64, **options):
@@ -30,67 +27,6 @@ def tensors(*shapes, dtype=torch.float64, seed=1):
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     return [t.to(dtype).requires_grad_() for t in drawn]
-
-
-def error(attn, call, mask, visible, bias=None, offset=0):
-    """Relative RMS difference from the float64 reference on the same numbers."""
-    exact = copy.deepcopy(attn).double().module
-    arrays = [t.detach().double().numpy() for t in call]
-    queries, keys = (np.arange(t.shape[2]) for t in call[:2])
-    expected = torch.from_numpy(reference(exact, *arrays, visible, bias, queries + offset, keys))
-    with torch.no_grad():
-        found = attn(*call, mask)
-    return float((found.double() - expected).norm() / expected.norm())
-
-
-def test_registration_through_the_entry_point():
-    (entry,) = entry_points(group="attnreg", name="linformer")
-    assert entry.value == "attnreg_linformer"
-    assert entry.dist.name == "attnreg-linformer"
-    assert entry.load() is attnreg_linformer
-    factory = attnreg_linformer.VARIANT.factory
-    assert attnreg.get_variant("linformer").factory is factory
-    assert attnreg.default_registry().owner("linformer") == entry.dist.name
-
-
-def test_state_dict_and_deepcopy():
-    first = build()
-    torch.manual_seed(1)
-    second = attnreg.create("linformer", **SETUP).double()
-    call = tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))
-    expected = first(*call)
-    assert not torch.equal(second(*call), expected)
-    second.load_state_dict(first.state_dict(), strict=True)
-    names = ["module.key_projection", "module.value_projection"]
-    assert sorted(first.state_dict()) == names
-    assert torch.equal(second(*call), expected)
-    twin = copy.deepcopy(first)
-    for tensor in twin.state_dict().values():
-        tensor.zero_()
-    assert torch.equal(first(*call), expected)
-
-
-@pytest.mark.parametrize("dtype", LIMITS)
-def test_precision(dtype):
-    attn = build(dtype)
-    call = tensors((1, 6, 40, 8), (1, 2, 40, 8), (1, 2, 40, 6), dtype=dtype)
-    visible = np.ones((1, 6, 40, 40), dtype=bool)
-    assert error(attn, call, Mask(), visible) < LIMITS[dtype]
-
-
-@pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "all"])
-def test_agrees_with_the_reference_in_an_awkward_case(sharing):
-    """Grouped heads, NaN in padding that has holes, an item with no key at all."""
-    call = [t.detach() for t in tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))]
-    valid = np.array([[1, 0, 1, 1, 0, 0, 1, 1, 0], [0] * 9], dtype=bool)
-    visible = np.zeros((2, 6, 5, 9), dtype=bool)
-    visible[:] = valid[:, None, None]
-    for tensor in call[1:]:
-        tensor.transpose(1, 2)[~torch.from_numpy(valid)] = np.nan
-    mask = Mask(key_valid=torch.from_numpy(valid))
-    attn = build(sharing=sharing)
-    assert error(attn, call, mask, visible, offset=4) < 1e-9
-    assert not attn(*call, mask)[1].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -215,3 +151,7 @@ def test_causality_and_single_scores_are_refused_with_the_reason():
         attn.step(*call)
     with pytest.raises(attnreg.UnsupportedOption, match="no dropout"):
         build(dropout=0.1)
+
+
+def test_the_names_in_the_state_dict():
+    assert sorted(build().state_dict()) == ["module.key_projection", "module.value_projection"]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import copy
-from importlib.metadata import entry_points
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # torch has no public way to count
 from torch.utils._pytree import tree_leaves
 
 import attnreg
-import attnreg_performer
 from attnreg import Mask
-from attnreg_performer.reference import reference
+from attnreg.conformance import pytest_suite
+from attnreg_performer import VARIANT
 
 SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
 SETUP = {**SIZES, "features": 24}
-LIMITS = {torch.float32: 1.9e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+test_conformance = pytest_suite(VARIANT)
 
 
 def build(dtype=torch.float64, **options):
@@ -32,53 +31,6 @@ def tensors(*shapes, dtype=torch.float64, seed=1):
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     return [t.to(dtype).requires_grad_() for t in drawn]
-
-
-def error(attn, call, mask, visible, bias=None, offset=0):
-    """Relative RMS difference from the float64 reference on the same numbers."""
-    exact = copy.deepcopy(attn).double().module
-    arrays = [t.detach().double().numpy() for t in call]
-    queries, keys = (np.arange(t.shape[2]) for t in call[:2])
-    expected = torch.from_numpy(reference(exact, *arrays, visible, bias, queries + offset, keys))
-    with torch.no_grad():
-        found = attn(*call, mask)
-    return float((found.double() - expected).norm() / expected.norm())
-
-
-def test_registration_through_the_entry_point():
-    (entry,) = entry_points(group="attnreg", name="performer")
-    assert entry.value == "attnreg_performer"
-    assert entry.dist.name == "attnreg-performer"
-    assert entry.load() is attnreg_performer
-    factory = attnreg_performer.VARIANT.factory
-    assert attnreg.get_variant("performer").factory is factory
-    assert attnreg.default_registry().owner("performer") == entry.dist.name
-
-
-def test_state_dict_and_deepcopy():
-    first = build(seed=5)
-    torch.manual_seed(1)
-    second = attnreg.create("performer", **SETUP).double()
-    call = tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))
-    expected = first(*call)
-    assert not torch.equal(second(*call), expected)
-    second.load_state_dict(first.state_dict(), strict=True)
-    names = ["module.projection"]
-    assert sorted(first.state_dict()) == names
-    assert torch.equal(second(*call), expected)
-    twin = copy.deepcopy(first)
-    for tensor in twin.state_dict().values():
-        tensor.zero_()
-    assert torch.equal(first(*call), expected)
-
-
-@pytest.mark.parametrize("dtype", LIMITS)
-@pytest.mark.parametrize("kernel", ["softmax", "relu"])
-def test_precision(kernel, dtype):
-    attn = build(dtype, kernel=kernel, seed=0)
-    call = tensors((1, 6, 40, 8), (1, 2, 40, 8), (1, 2, 40, 6), dtype=dtype)
-    visible = np.tril(np.ones((1, 6, 40, 40), dtype=bool))
-    assert error(attn, call, Mask(causal=True), visible) < LIMITS[dtype]
 
 
 class Allocated(TorchDispatchMode):
@@ -95,20 +47,6 @@ class Allocated(TorchDispatchMode):
                 self.largest = max(self.largest, leaf.untyped_storage().nbytes())
                 self.total += leaf.numel() * leaf.itemsize
         return result
-
-
-@pytest.mark.parametrize("options", [{}, {"kernel": "relu", "features": 13, "orthogonal": False}])
-def test_agrees_with_the_reference_in_an_awkward_case(options):
-    """Grouped heads, NaN in the padding, a causal offset that leaves rows without a key."""
-    call = [t.detach() for t in tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))]
-    valid = np.arange(9) >= np.array([[0], [2]])
-    visible = np.zeros((2, 6, 5, 9), dtype=bool)
-    for b, h, i, j in np.ndindex(visible.shape):
-        visible[b, h, i, j] = j <= i - 1 and valid[b, j]
-    for tensor in call[1:]:
-        tensor[1, :, :2] = np.nan
-    mask = Mask(causal=True, query_offset=-1, key_valid=torch.from_numpy(valid))
-    assert error(build(**options), call, mask, visible, offset=-1) < 1e-9
 
 
 def features(attn, x):
@@ -295,3 +233,7 @@ def test_nothing_is_quadratic(causal):
 def test_a_negative_scale_is_refused():
     with pytest.raises(attnreg.OptionError, match="scale must be at least 0"):
         build(scale=-1.0)
+
+
+def test_the_names_in_the_state_dict():
+    assert sorted(build().state_dict()) == ["module.projection"]

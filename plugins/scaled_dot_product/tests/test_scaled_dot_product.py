@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from importlib.metadata import entry_points
-
-import numpy as np
 import pytest
 import torch
 
 import attnreg
-import attnreg_scaled_dot_product
 from attnreg import Mask
-from attnreg_scaled_dot_product.reference import reference
+from attnreg.conformance import pytest_suite
+from attnreg_scaled_dot_product import VARIANT
 
 SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
 LIMITS = {torch.float32: 1.9e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+test_conformance = pytest_suite(VARIANT)
 
 
 def build(dtype=torch.float64, **options):
@@ -29,79 +27,6 @@ def tensors(*shapes, dtype=torch.float64, seed=1):
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     return [t.to(dtype).requires_grad_() for t in drawn]
-
-
-def error(attn, call, mask, visible, bias=None, offset=0):
-    """Relative RMS difference from the float64 reference on the same numbers."""
-    exact = copy.deepcopy(attn).double().module
-    arrays = [t.detach().double().numpy() for t in call]
-    queries, keys = (np.arange(t.shape[2]) for t in call[:2])
-    expected = torch.from_numpy(reference(exact, *arrays, visible, bias, queries + offset, keys))
-    with torch.no_grad():
-        found = attn(*call, mask)
-    return float((found.double() - expected).norm() / expected.norm())
-
-
-def test_registration_through_the_entry_point():
-    (entry,) = entry_points(group="attnreg", name="scaled_dot_product")
-    assert entry.value == "attnreg_scaled_dot_product"
-    assert entry.dist.name == "attnreg-scaled-dot-product"
-    assert entry.load() is attnreg_scaled_dot_product
-    factory = attnreg_scaled_dot_product.VARIANT.factory
-    assert attnreg.get_variant("scaled_dot_product").factory is factory
-    assert attnreg.default_registry().owner("scaled_dot_product") == entry.dist.name
-
-
-def test_state_dict_and_deepcopy():
-    first = build()
-    torch.manual_seed(1)
-    second = attnreg.create("scaled_dot_product", **SIZES).double()
-    call = tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))
-    expected = first(*call)
-    second.load_state_dict(first.state_dict(), strict=True)
-    names = []
-    assert sorted(first.state_dict()) == names
-    assert torch.equal(second(*call), expected)
-    twin = copy.deepcopy(first)
-    for tensor in twin.state_dict().values():
-        tensor.zero_()
-    assert torch.equal(first(*call), expected)
-
-
-@pytest.mark.parametrize("dtype", LIMITS)
-def test_precision(dtype):
-    attn = build(dtype)
-    call = tensors((1, 6, 40, 8), (1, 2, 40, 8), (1, 2, 40, 6), dtype=dtype)
-    visible = np.tril(np.ones((1, 6, 40, 40), dtype=bool))
-    assert error(attn, call, Mask(causal=True), visible) < LIMITS[dtype]
-
-
-@pytest.mark.parametrize("implementation", ["fused", "eager"])
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.3}])
-def test_agrees_with_the_reference_in_an_awkward_case(options, implementation):
-    """Grouped heads, NaN in the padding, a window, a bias with -inf, a row that sees nothing."""
-    call = [t.detach() for t in tensors((2, 6, 5, 8), (2, 2, 9, 8), (2, 2, 9, 6))]
-    random = np.random.default_rng(0)
-    valid = np.arange(9) < np.array([[9], [6]])
-    allowed = random.random((2, 6, 5, 9)) > 0.3
-    allowed[0, 1, 2] = False
-    bias = random.normal(size=(6, 5, 9))
-    bias[0, 1, :5] = -np.inf
-    visible = np.zeros((2, 6, 5, 9), dtype=bool)
-    for b, h, i, j in np.ndindex(visible.shape):
-        seen = i + 4 - 3 <= j <= i + 4 and valid[b, j] and bias[h, i, j] > -np.inf
-        visible[b, h, i, j] = seen and allowed[b, h, i, j]
-    for tensor in call[1:]:
-        tensor[1, :, 6:] = np.nan
-    mask = Mask(
-        causal=True,
-        window=(3, None),
-        key_valid=torch.from_numpy(valid),
-        allowed=torch.from_numpy(allowed),
-        bias=torch.from_numpy(bias),
-    )
-    attn = build(implementation=implementation, **options)
-    assert error(attn, call, mask, visible, bias, offset=4) < 1e-9
 
 
 IMPLEMENTATIONS = ("fused", "eager")
@@ -180,3 +105,7 @@ def test_equals_torch(causal, implementation, dtype):
 def test_no_parameters_and_no_state():
     assert not list(build().parameters())
     assert not build().state_dict()
+
+
+def test_the_names_in_the_state_dict():
+    assert sorted(build().state_dict()) == []

@@ -1,0 +1,158 @@
+"""Run one law on one variant and say what came of it."""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnreg.conformance.case import Case
+from attnreg.conformance.measure import CannotJudge, DoesNotApply, Failure
+from attnreg.conformance.needs import lacking
+from attnreg.conformance.report import Result, Status, plain
+from attnreg.errors import OptionError, nearest
+from attnreg.hookspecs import Check
+
+NEVER_WAIVED = frozenset({"R-00", "R-02", "N-01", "C-01", "C-02", "M-01", "M-04", "I-01", "I-02"})
+"""Checks that no variant may list in ``known_failures``."""
+
+EVIDENCE_ENTRIES = 64
+"""The most entries of a tensor that evidence shows."""
+
+
+def select(
+    known: Mapping[str, Check], wanted: Iterable[str] | None, full: bool
+) -> tuple[Check, ...]:
+    """Return the checks to run: those named, by id or family letter, or those of the profile."""
+    if wanted is None:
+        return tuple(c for c in known.values() if full or not c.full)
+    if isinstance(wanted, str):
+        raise OptionError(f"checks must be a list of ids, got the text {wanted!r}")
+    chosen: dict[str, Check] = {}
+    for name in wanted:
+        family = {k: c for k, c in known.items() if k == name or k.startswith(f"{name}-")}
+        if not family:
+            families = dict.fromkeys(key.partition("-")[0] for key in known)
+            raise OptionError(
+                f"there is no check {name!r}.{nearest(name, known)} Families: "
+                f"{', '.join(families)}; `attnreg check --laws` lists the checks"
+            )
+        chosen |= family
+    return tuple(chosen.values())
+
+
+def judge(case: Case, check: Check, waived: Mapping[str, str] | None = None) -> Result:
+    """Run a check, and say what it gave; nothing but an interrupt passes through."""
+    waived = case.variant.known_failures if waived is None else waived
+    started = time.perf_counter()
+    status, evidence = _run(case, check)
+    if check.id in waived:
+        status, evidence = _waive(check.id, str(waived[check.id]), status, evidence)
+    return Result(
+        check.id,
+        status,
+        check.level,
+        check.summary,
+        round(time.perf_counter() - started, 4),
+        _shown(evidence),
+    )
+
+
+def stale_waivers(
+    known_failures: Mapping[str, str], known: Mapping[str, Check]
+) -> Sequence[Result]:
+    """Return an error for every declared known failure that names no check."""
+    return [
+        Result(
+            name,
+            "error",
+            "required",
+            "",
+            0.0,
+            {"message": f"known_failures names {name!r}, which is no check.{nearest(name, known)}"},
+        )
+        for name in known_failures
+        if name not in known
+    ]
+
+
+def _run(case: Case, check: Check) -> tuple[Status, dict[str, Any]]:
+    case.compared, case.worst, case.trial, case.notes = 0, 0.0, None, {}
+    try:
+        why = lacking(case, check)
+        if why is not None:
+            return "skip", {"message": why}
+        with untouched(), torch.enable_grad():
+            check.law(case)
+    except DoesNotApply as reason:
+        return "skip", {"message": str(reason)}
+    except Failure as failure:
+        return "fail", {"compared": case.compared, **case.notes, **failure.evidence}
+    except AssertionError as failure:
+        return "fail", {"message": str(failure) or f"the law of {check.id} does not hold"}
+    except CannotJudge as reason:
+        return "error", {"message": str(reason)}
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an author's code may even call sys.exit
+        return "error", {"message": f"{type(error).__name__}: {error}"}
+    if not case.compared and check.law.__module__.startswith("attnreg.conformance"):
+        return "error", {"message": "nothing was compared: no call suited the variant"}
+    measured = {"measured": case.worst, "limit": 1.0} if case.worst else {}
+    return "pass", {"compared": case.compared, **measured, **case.notes}
+
+
+def _waive(
+    check: str, reason: str, status: Status, evidence: dict[str, Any]
+) -> tuple[Status, dict[str, Any]]:
+    """Turn a declared failure into "xfail"; anything else than a failure stands against it."""
+    if check in NEVER_WAIVED:
+        return "fail", {**evidence, "message": f"{check} can never be waived ({reason})"}
+    if status == "fail":
+        return "xfail", {**evidence, "reason": reason}
+    if status == "error":
+        return status, evidence
+    seen = "passes" if status == "pass" else "does not apply"
+    return "fail", {
+        **evidence,
+        "message": f"{check} is declared as a known failure ({reason}) and {seen}: remove it",
+    }
+
+
+def _shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, value in evidence.items():
+        if not isinstance(value, torch.Tensor):
+            shown[name] = plain(value)
+        elif value.numel() <= EVIDENCE_ENTRIES:
+            shown[name] = plain(value.detach().cpu())
+        else:
+            shown[f"{name}_shape"] = list(value.shape)
+            shown[name] = plain(value.detach().reshape(-1)[:EVIDENCE_ENTRIES].cpu())
+    return shown
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Restore what a law or a variant may change: seeds, modes, default dtype, warnings."""
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    exact = torch.are_deterministic_algorithms_enabled()
+    drawn = random.getstate(), np.random.get_state()
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")  # a plugin's or torch's own; a law about one records it
+        try:
+            yield
+        finally:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+            torch.set_grad_enabled(modes[0])
+            torch.set_default_dtype(modes[1])
+            torch.set_num_threads(modes[2])
+            if torch.are_deterministic_algorithms_enabled() != exact:  # setting it costs seconds
+                torch.use_deterministic_algorithms(exact)
