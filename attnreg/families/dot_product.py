@@ -196,6 +196,11 @@ class DotProductAttention(nn.Module):
         """Change query (B, H, Lq, D) and key (B, H, Lk, D) before their dot product."""
         return query, key
 
+    @property
+    def has_pattern(self) -> bool:
+        """Whether ``pattern`` may hide anything: without one causality needs no dense mask."""
+        return _overrides(self, "pattern")
+
     def pattern(self, lowered: LoweredMask, rows: slice, columns: slice) -> Tensor | None:
         """The variant's own visibility of a tile, bool, to (B, H, rows, columns); None: all."""
         return None
@@ -227,7 +232,7 @@ class DotProductAttention(nn.Module):
             value,
             lowered,
             scale=self.logit_scale,
-            pattern=self.pattern if _overrides(self, "pattern") else None,
+            pattern=self.pattern if self.has_pattern else None,
             dropout=self.dropout if self.training else 0.0,
         )
         return output.to(dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 
-from attnreg.conformance import Case
+from attnreg.conformance import Case, shrinking
 from attnreg.conformance.checks import built_in
 from attnreg.conformance.judging import judge
 from tests.test_mutants import MUTANTS
@@ -13,6 +13,7 @@ from tests.test_mutants import MUTANTS
 
 def main() -> None:
     checks = built_in()
+    shrinking.SECONDS = 0.0
     killers: dict[str, list[str]] = {}
     victims: dict[str, list[str]] = defaultdict(list)
     for mutant in MUTANTS:

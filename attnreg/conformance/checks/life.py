@@ -189,14 +189,14 @@ def _inside(value: object, depth: int) -> Iterator[Tensor]:
 def moved_as_a_whole(case: Case) -> None:
     """``.to(dtype)`` and ``.to(device)`` move everything that a module computes with.
 
-    No floating tensor lies in a plain attribute, where ``.to`` does not find it; parameters and
+    No floating tensor of several numbers lies in a plain attribute, where ``.to`` does not find it; parameters and
     floating buffers have the new dtype; and a module that was used and then moved gives what
     one gives that was moved before it was used.
     """
     attn = case.build()
     for name, tensor in loose(attn):
         case.holds(
-            not tensor.is_floating_point(),
+            not tensor.is_floating_point() or tensor.dim() == 0,  # one number goes with any tensor
             f"{name} is a floating tensor and neither parameter nor buffer: .to() leaves it behind",
         )
 

@@ -37,6 +37,11 @@ class SharedQKV(DotProductAttention):
         self.tie = tie
         self.exclude_self = exclude_self
 
+    @property
+    def has_pattern(self) -> bool:
+        """Whether a position may be hidden from itself."""
+        return self.exclude_self
+
     def pattern(self, lowered: LoweredMask, rows: slice, columns: slice) -> Tensor | None:
         """Hide key j = i + offset from query i, in rows that see another key."""
         if not self.exclude_self:
