@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= auto
+# Tests run one worker per core, each with one thread: more would stand in each other's way.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ playground: $(VENV)/.playground ## open the playground in the browser (ARGS="--p
 install: $(VENV)/.dev ## install everything, tools included, editable
 
 test: $(VENV)/.dev ## run every test (ARGS="-k linear"); browser tests need `make chromium` first
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -75,7 +75,10 @@ class Capabilities:
 class Complexity:
     """How time and memory grow with the length L of the keys, such as ``"L^2"`` or ``"L"``.
 
-    Memory is what a forward call needs beyond its inputs and its output.
+    Memory is what a forward call needs beyond its inputs and its output. A text is a product of
+    powers of L, log L, sqrt(L) and names of constants, such as ``"L log L"`` or ``"L * rank"``.
+    Where it is given, the conformance suite counts (Q-01, Q-02); the default is not held against
+    a variant that says nothing.
     """
 
     time: str = "L^2"
@@ -146,7 +149,12 @@ EAGER = Implementation("eager", _eager)
 
 
 class Approximation(NamedTuple):
-    """What a variant stands for: the other variant, the option that tightens it, and the law."""
+    """What a variant stands for: the other variant, the option that tightens it, and the law.
+
+    The conformance suite reads two phrases in the law: "1/OPTION", by which the squared error of
+    random features falls (A-02 to A-04, where the module has ``redraw()``), and "exact where
+    OPTION [and OPTION] reach the whole sequence" (A-10, A-11). Other words are for people.
+    """
 
     variant: str
     option: str

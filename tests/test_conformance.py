@@ -68,7 +68,7 @@ def report(*results):
     [
         ([], False, "not run"),
         ([("N-01", "skip", "required")], False, "not run"),
-        ([("N-01", "pass", "claimed")], False, "nonconformant"),
+        ([("N-01", "pass", "claimed")], False, "incomplete"),
         ([("N-01", "pass", "required")], True, "conformant"),
         ([("N-01", "pass", "required"), ("Q-01", "fail", "claimed")], False, "partial"),
         ([("N-01", "pass", "required"), ("Q-01", "error", "claimed")], False, "nonconformant"),
@@ -128,7 +128,9 @@ def test_known_failures_are_strict():
     assert judge(case, fails, known).evidence["reason"] == known["G-01"]
     assert judge(case, passes, known).status == "fail"
     assert "remove it" in judge(case, passes, known).message
-    assert judge(case, absent, known).status == "fail"
+    assert judge(case, absent, known).status == "skip"  # no such device, say
+    graded = Check("G-01", passes.law, level="quality")
+    assert judge(case, graded, known).status == "error"  # a failed grade would block nothing
 
 
 def test_some_checks_can_never_be_waived():

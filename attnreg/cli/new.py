@@ -78,9 +78,7 @@ _EMPTY = "@PACKAGE@/py.typed"
 
 
 def new(
-    name: Annotated[
-        str, typer.Argument(help="The variant's name, such as laplacian or talking_heads.")
-    ],
+    name: Annotated[str, typer.Argument(help="The variant's name, such as laplacian or softcap.")],
     family: Annotated[
         str | None, typer.Option(help="dot_product, score, kernel or custom.", show_default=False)
     ] = None,
@@ -211,12 +209,12 @@ def check_folder(folder: Path) -> Path:
 
 
 def distribution_of(name: str) -> str:
-    """Return the name to install: attnreg-talking-heads."""
+    """Return the name to install: attnreg-my-variant."""
     return "attnreg-" + name.replace("_", "-")
 
 
 def package_of(name: str) -> str:
-    """Return the name to import: attnreg_talking_heads."""
+    """Return the name to import: attnreg_my_variant."""
     return f"attnreg_{name}"
 
 

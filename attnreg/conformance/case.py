@@ -24,6 +24,7 @@ from attnreg.conformance.measure import (
     Failure,
     check_close,
     check_equal,
+    out_of_memory,
     reseed,
 )
 from attnreg.conformance.plainmask import lower
@@ -76,18 +77,38 @@ class Case:
                 f"{variant.name} takes {', '.join(self.able.dtypes)}; none of them was asked for"
             )
         self.dtype = self.dtypes[0]
-        self.sizes = Sizes().fit(self.able)
+        self.start("")
+        self.sizes = self._sizes()
+
+    def start(self, check: str) -> None:
+        """Forget what an earlier check counted."""
+        self.check = check
+        self.tried = 0
         self.compared = 0
         self.worst = 0.0
         self.trial: Trial | None = None
+        self.output: Tensor | None = None
         self.notes: dict[str, Any] = {}
+
+    def _sizes(self) -> Sizes:
+        """The usual sizes, or others where the constructor refuses those with its typed error."""
+        usual = Sizes()
+        wider = Sizes(heads=4, head_dim=16, value_dim=12)
+        widest = Sizes(heads=8, head_dim=64, value_dim=32)
+        for sizes in (usual, wider, widest):
+            try:
+                self.build(sizes=sizes.fit(self.able))
+            except AttnregError:
+                continue
+            except Exception:  # a crash is for the laws to find
+                return sizes.fit(self.able)
+            return sizes.fit(self.able)
+        return usual.fit(self.able)
 
     @property
     def same(self) -> float:
         """How far two ways to compute one thing may round apart, in the widest dtype."""
         return SAME if self.dtype is torch.float64 else LIMITS[self.dtype]
-
-    # -- building and calling ------------------------------------------------------------------
 
     def build(
         self,
@@ -175,6 +196,7 @@ class Case:
         )
         with self.running("the call"), torch.set_grad_enabled(tracked and torch.is_grad_enabled()):
             output = attn(query, key, value, mask)
+        self.output = output if isinstance(output, Tensor) else None
         if not isinstance(output, Tensor):
             raise Failure(f"the output is a {type(output).__name__}, not a tensor")
         shape = (*query.shape[:3], value.shape[3])
@@ -192,7 +214,7 @@ class Case:
         except (Failure, DoesNotApply, CannotJudge, MemoryError, UnsupportedImplementation):
             raise
         except Exception as error:
-            if _out_of_memory(error):
+            if out_of_memory(error):
                 raise MemoryError(str(error)) from error
             raise Failure(f"{what} raised {type(error).__name__}: {error}") from error
 
@@ -208,8 +230,6 @@ class Case:
                 f"{what} raised {type(error).__name__}, expected {kind.__name__}: {error}"
             ) from error
         raise Failure(f"{what} was taken in silence, expected {kind.__name__}")
-
-    # -- comparing -----------------------------------------------------------------------------
 
     def close(self, found: Tensor, expected: Tensor, limit: float, what: str = "output") -> float:
         """Compare by relative error (root mean square); return it, or raise ``Failure``."""
@@ -249,7 +269,7 @@ class Case:
         arrays = [t.detach().double().cpu().numpy() for t in (query, key, value)]
         for array in arrays:
             array.flags.writeable = False
-        visible, *positions = _lowered(mask, query, key)
+        visible, *positions = lower(mask, *query.shape[:3], key.shape[2])  # type: ignore[call-arg]  # batch, heads and length
         if mask.key_valid is not None:  # the core zeroes what is stored in padded keys
             padded = ~mask.key_valid.cpu().numpy()[:, None, :, None]
             arrays[1:] = [np.where(padded, 0.0, array) for array in arrays[1:]]
@@ -264,12 +284,29 @@ class Case:
             raise CannotJudge(f"the reference gave shape {found.shape}, expected {shape}")
         return torch.from_numpy(np.array(found, dtype=np.float64))
 
-    # -- going over many calls -----------------------------------------------------------------
-
     @cached_property
     def settings(self) -> Settings:
         """Settings that move every option, the defaults first."""
         return generate(self.variant, self._builds, self.full)
+
+    @cached_property
+    def settled(self) -> bool:
+        """Whether two calls give the same, whatever the state of torch's generator.
+
+        A random variant draws other numbers for another shape or dtype: two such calls of it
+        cannot be compared.
+        """
+        if self.able.deterministic or self.variant.reference is not None:
+            return True
+        try:
+            attn, inputs, mask = self.build(), self.inputs(), self.mask()
+            with torch.random.fork_rng(), torch.no_grad():
+                reseed(1)
+                first = attn(*inputs, mask)
+                reseed(2)
+                return torch.equal(first, attn(*inputs, mask))
+        except Exception:  # the laws themselves will say so
+            return True
 
     @property
     def usual(self) -> tuple[Setting, ...]:
@@ -351,16 +388,9 @@ class Case:
         if explanation.chosen is None and sample.implementation != "auto":
             return False
         self.trial = trial
+        self.tried += 1
         try:
             probe(trial)
         except UnsupportedImplementation:  # refused a call that the law makes on the way
             return False
         return True
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _lowered(mask: Mask, query: Tensor, key: Tensor) -> tuple[Any, Any, Any]:
-    return lower(mask, query.shape[0], query.shape[1], query.shape[2], key.shape[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 from typing import IO, Any
@@ -55,6 +56,8 @@ def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
     known = known_checks()
     say(ready=True)
     for line in asked:
+        # Should nobody be there any more to stop it, it ends itself, and says where it was.
+        faulthandler.dump_traceback_later(request["seconds"] + 30.0, exit=True)
         result = judge(case, known[line.strip()], request["waived"])
         say(result=vars(result))
 
@@ -70,4 +73,5 @@ def _limit_memory(extra: int) -> None:
     except OSError:  # no such file outside Linux
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (held + extra, hard))
+    wanted = held + extra if hard == resource.RLIM_INFINITY else min(held + extra, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))

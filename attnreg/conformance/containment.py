@@ -47,7 +47,7 @@ class _Worker:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from attnreg.conformance.child import main; main()"],
+            [sys.executable, "-P", "-c", "from attnreg.conformance.child import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -73,7 +73,8 @@ class _Worker:
         assert self.process.stdout is not None  # for mypy: it is a pipe
         with self.process.stdout as stream:
             for line in stream:
-                inbox.put((self, json.loads(line)))
+                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+                    inbox.put((self, json.loads(line)))
         inbox.put((self, None))
 
     def close(self) -> str:
@@ -106,11 +107,14 @@ def contained(
     left = deque(checks)
     inbox: Inbox = queue.Queue()
     jobs = max(1, min(jobs, len(checks)))
-    asked = {**request, "memory": MEMORY, "threads": max(1, (os.cpu_count() or 1) // jobs)}
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    asked = {**request, "memory": MEMORY, "seconds": seconds, "threads": threads}
     workers: list[_Worker] = []
     hangs = crashes = 0
+    begun = False  # whether any process could import the variant
     try:
-        workers += [_Worker(asked, inbox) for _ in range(jobs)]
+        for _ in range(jobs):
+            workers.append(_Worker(asked, inbox))
         while workers:
             wait = min(worker.deadline for worker in workers) - time.monotonic()
             worker, message, fault = None, None, None
@@ -119,13 +123,16 @@ def contained(
             except queue.Empty:
                 worker = min(workers, key=lambda one: one.deadline)
                 limit = seconds if worker.check else GRACE
-                fault = f"it did not end within {limit:g} s and was stopped"
+                fault = f"it did not end within {limit:g} s and was stopped (seconds= allows more)"
                 hangs += 1
             if worker not in workers:
                 continue  # the last words of one that was stopped
             if message is not None and "refused" in message:
-                raise Uncontained(message["refused"])
+                if not begun:
+                    raise Uncontained(message["refused"])
+                message = {"broken": message["refused"]}
             if message is not None and "broken" not in message:
+                begun = True
                 if "result" in message:
                     worker.check = None
                     yield Result(**message["result"])
@@ -141,7 +148,9 @@ def contained(
                 fault = message["broken"]
             elif fault is None:
                 fault = f"the process ended: {how}"
-            crashes += not fault.startswith("it did not end")
+            crashes += "did not end" not in fault
+            if worker.check is None:
+                fault = f"before any check began: {fault}"
             broken = worker.check or (left.popleft() if left else None)
             if broken is not None:
                 yield _error(broken, fault)

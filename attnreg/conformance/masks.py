@@ -13,7 +13,7 @@ from attnreg.variant import Capabilities
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one call. All differ, so that a transposed tensor cannot fit by luck."""
+    """The sizes of one call, as distinct as can be: a transposed tensor does not fit by luck."""
 
     batch: int = 2
     heads: int = 6

@@ -100,3 +100,8 @@ def check_equal(found: Tensor, expected: Tensor, what: str) -> None:
             actual=found.detach(),
             expected=expected.detach(),
         )
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether torch says that there is no memory for a tensor."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from attnreg.conformance.case import Case
-from attnreg.conformance.oracle import settled
 from attnreg.errors import AttnregError
 from attnreg.families import KernelAttention, ScoreAttention
 from attnreg.hookspecs import Check
@@ -68,6 +67,7 @@ def _windowed(case: Case) -> bool:
 
 WORDS: dict[str, tuple[Callable[[Case], bool], str]] = {
     "reference": (lambda c: c.variant.reference is not None, "it has no NumPy reference"),
+    "settled": (lambda c: c.settled, "it draws anew in every call"),
     "float64": (lambda c: torch.float64 in c.dtypes, "float64 is not declared, or not asked for"),
     "low_precision": (
         lambda c: bool({torch.float16, torch.bfloat16} & set(c.dtypes)),
@@ -81,14 +81,14 @@ WORDS: dict[str, tuple[Callable[[Case], bool], str]] = {
         "no dtype but float64 is declared, or asked for",
     ),
     "oracle": (
-        lambda c: c.variant.reference is not None or (torch.float64 in c.dtypes and settled(c)),
+        lambda c: c.variant.reference is not None or (torch.float64 in c.dtypes and c.settled),
         "it has neither a NumPy reference nor a deterministic float64 to compare with",
     ),
     "judged": (
         lambda c: (
             c.able.normalized
             or c.variant.reference is not None
-            or (torch.float64 in c.dtypes and settled(c))
+            or (torch.float64 in c.dtypes and c.settled)
         ),
         "nothing says what its output should be: no NumPy reference, no deterministic float64, "
         "and its weights are not declared normalized",

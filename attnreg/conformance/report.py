@@ -68,14 +68,20 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return "conformant", "partial" (only claims fail), "nonconformant", or "not run"."""
+        """Return "conformant", "partial" (only claims fail), "nonconformant", or "not run".
+
+        "incomplete" is a run without a fault in which no required check passed, such as one of
+        claimed checks alone.
+        """
         if not any(r.status in ("pass", "fail", "xfail") for r in self.results):
             return "not run"
         if self.ok:
             return "conformant"
         bad = [r for r in self.results if r.bad]
+        if not bad:
+            return "incomplete"
         claims_only = all(r.level == "claimed" and r.status == "fail" for r in bad)
-        return "partial" if bad and claims_only else "nonconformant"
+        return "partial" if claims_only else "nonconformant"
 
     @property
     def counts(self) -> dict[str, int]:

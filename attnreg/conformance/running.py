@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -37,10 +38,14 @@ class Stream:
         self.total = total
         """How many results there will be."""
         self.contained = False
-        self._results: Iterator[Result] = iter(())
+        self._results: Generator[Result] = _nothing()
 
     def __iter__(self) -> Iterator[Result]:
         return self._results
+
+    def close(self) -> None:
+        """Stop the processes; what is left is not checked."""
+        self._results.close()
 
 
 def stream(
@@ -80,7 +85,7 @@ def stream(
         for check in chosen:
             yield judge(case, check, waived)
 
-    def results() -> Iterator[Result]:
+    def results() -> Generator[Result]:
         yield from stale
         if contain:
             try:
@@ -143,11 +148,16 @@ def run(
         known_failures=known_failures,
     )
     collected = []
-    for result in results:
-        collected.append(result)
-        if progress is not None:
-            progress(result)
+    with closing(results):
+        for result in results:
+            collected.append(result)
+            if progress is not None:
+                progress(result)
     return report_of(results, collected)
+
+
+def _nothing() -> Generator[Result]:
+    yield from ()
 
 
 def report_of(results: Stream, collected: Iterable[Result]) -> Report:

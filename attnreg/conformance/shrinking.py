@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -50,7 +51,8 @@ def smallest(case: Case, probe: Probe, sample: Sample, failure: Failure) -> Fail
             break
     if last is not None:
         found.evidence["call"] = _in_words(best)
-        found.evidence.setdefault("snippet", snippet(case, last, found.evidence))
+        with contextlib.suppress(Exception):  # evidence is welcome, and no reason to lose the fault
+            found.evidence.setdefault("snippet", snippet(case, last, found.evidence))
     return found
 
 
@@ -129,22 +131,30 @@ def sized(case: Case, sizes: Sizes) -> str:
 
 
 def snippet(case: Case, trial: Trial, evidence: dict[str, Any]) -> str:
-    """Return Python that makes the failing call: its module, its inputs, what was expected."""
+    """Return Python that shows the failure: the call itself where its output is what is wrong.
+
+    Where it is a gradient, a draw or another way to call, or where the call is too large to spell
+    out, it runs the check again.
+    """
     query, key, value, mask = trial.last
     sample = trial.sample
-    count = sum(t.numel() for t in (query, key, value)) + sum(
-        t.numel() for t in trial.attn.state_dict().values() if isinstance(t, Tensor)
-    )
+    state = {k: v for k, v in trial.attn.state_dict().items() if isinstance(v, Tensor)}
+    count = sum(t.numel() for t in (query, key, value, *state.values()))
     imports, variant = how_to_get(case.variant)
-    if count > LITERAL:
-        return "\n".join(
-            [
-                "# The failing call is too large to spell out; this runs the check again.",
-                "from attnreg import conformance",
-                *imports,
-                f"print(conformance.run({variant}, checks=[{evidence.get('check', '')!r}]))",
-            ]
-        )
+    actual, expected = evidence.get("actual"), evidence.get("expected")
+    of_output = (
+        isinstance(actual, Tensor)
+        and isinstance(expected, Tensor)
+        and case.output is not None
+        and actual.data_ptr() == case.output.data_ptr()
+        and actual.shape == case.output.shape == expected.shape
+    )
+    if count > LITERAL or not of_output or trial.attn.training:
+        found = [f"# {line}" for line in (_one_line(evidence["message"]), _call(sample))]
+        profile = "" if case.full else ', profile="fast"'
+        device = "" if case.device.type == "cpu" else f", device={str(case.device)!r}"
+        run = f"conformance.run({variant}, checks=[{case.check!r}]{profile}{device})"
+        return "\n".join([*found, "from attnreg import conformance", *imports, "", f"print({run})"])
     keywords = [sized(case, trial.sizes)]
     keywords += [f"{k}={v!r}" for k, v in sample.options.items()]
     if sample.scale is not None:
@@ -154,26 +164,29 @@ def snippet(case: Case, trial: Trial, evidence: dict[str, Any]) -> str:
     lines = ["import torch", "", "import attnreg", *imports, ""]
     lines.append(f"attn = attnreg.create({variant}, {', '.join(keywords)})")
     lines.append(f"attn = attn.to({sample.dtype}).eval()")
-    state = trial.attn.state_dict()
     if state:
         lines.append("attn.load_state_dict({")
-        lines += [f"    {k!r}: {literal(v)}," for k, v in state.items() if isinstance(v, Tensor)]
+        lines += [f"    {k!r}: {literal(v)}," for k, v in state.items()]
         lines.append("})")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         lines.append(f"{name} = {literal(tensor)}")
     lines.append(f"mask = {_mask(mask)}")
     lines.append("output = attn(query, key, value, mask).detach()")
     lines.append('print("actual", output)')
-    expected = evidence.get("expected")
-    if isinstance(expected, Tensor) and tuple(expected.shape) == (
-        *query.shape[:3],
-        value.shape[3],
-    ):
+    if isinstance(expected, Tensor):
         lines.append(f"expected = {literal(expected)}")
-        lines.append('print("expected", expected)')
-        lines.append('print("largest difference", (output - expected).abs().max())')
-    lines.append(f"# {' '.join(str(evidence['message']).split())}")
+    lines.append('print("expected", expected)')
+    lines.append('print("largest difference", (output - expected).abs().max())')
+    lines.append(f"# {_one_line(evidence['message'])}")
     return "\n".join(lines)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _call(sample: Sample) -> str:
+    return "smallest call: " + ", ".join(f"{k}={v}" for k, v in _in_words(sample).items())
 
 
 def how_to_get(variant: Variant) -> tuple[list[str], str]:

@@ -139,11 +139,11 @@ class CopiesShare(Linformer):
 
 
 class LimitAsTensor(Cosine):
-    """The largest scale is a tensor of its own."""
+    """The largest scale of each head is a tensor of its own."""
 
     def __init__(self, dims, **common):
         super().__init__(dims, **common)
-        self.limit = torch.tensor(100.0)
+        self.limit = torch.full((dims.num_heads,), 100.0)
 
     def transform(self, query, key):
         query, key = unit_vectors(query), unit_vectors(key)
@@ -357,7 +357,7 @@ MUTANTS = [
     dense("the last output kept", KeepsTheLast, ("L-03", "L-04"), ("N-01", "L-05")),
     Mutant("a lock in a module", wrong(EUCLIDEAN, Locked), ("L-03",), ("L-01",)),
     Mutant("copies that share", wrong(LINFORMER, CopiesShare), ("L-03",), ("L-10",)),
-    Mutant("a limit as a tensor", wrong(COSINE, LimitAsTensor), ("L-05",), ("N-01", "L-01")),
+    Mutant("limits as a tensor", wrong(COSINE, LimitAsTensor), ("L-05",), ("N-01", "L-01")),
     Mutant("tensors in a list", wrong(ADDITIVE, ListOfTensors), ("L-05",), ("N-01", "L-01")),
     Mutant("float32 for ever", wrong(LINFORMER, StaysFloat, reference=None), ("L-05",), ("L-01",)),
     Mutant("trained features", wrong(PERFORMER, TrainedFeatures), ("L-06",), ("N-01", "L-01")),

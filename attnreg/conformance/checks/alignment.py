@@ -27,7 +27,7 @@ from attnreg.conformance.visibility import (
 LAWS = Laws()
 
 
-@LAWS.law("C-03", "claimed", needs=("causal", "cross", "order_free"))
+@LAWS.law("C-03", "claimed", needs=("settled", "causal", "cross", "order_free"))
 def past_counts(case: Case) -> None:
     """A causal row is what a call with only the keys up to its position gives, itself included.
 
@@ -73,7 +73,7 @@ def is_aligned_at_the_end(trial: Trial) -> None:
     trial.close(trial.run(), expected, near(trial), "against the same rows of the square call")
 
 
-@LAWS.law("C-05", "claimed", needs=("causal", "cross"))
+@LAWS.law("C-05", "claimed", needs=("settled", "causal", "cross"))
 def bottom_right(case: Case) -> None:
     """With Lq != Lk the last query sees the last key; queries before the first key give 0.
 

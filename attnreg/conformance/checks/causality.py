@@ -193,7 +193,14 @@ def prefix_stands(trial: Trial) -> None:
         trial.close(found[:, :, :n], part, near(trial), f"the first {n} rows against {n} alone")
 
 
-@LAWS.law("C-08", "claimed", needs=("causal",))
+@LAWS.law(
+    "C-08",
+    "claimed",
+    needs=(
+        "settled",
+        "causal",
+    ),
+)
 def prefix(case: Case) -> None:
     """The causal output of the first n positions is the first n rows of the whole output.
 

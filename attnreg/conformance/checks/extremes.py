@@ -60,7 +60,7 @@ def _lowest(trial: Trial) -> None:
         finite(trial, trial.run(mask=mask), "output")
 
 
-@LAWS.law("S-10", "claimed", needs=("judged", "bias"))
+@LAWS.law("S-10", "claimed", needs=("settled", "judged", "bias"))
 def lowest_bias(case: Case) -> None:
     """A bias of the dtype's lowest number hides a key and makes nothing NaN.
 

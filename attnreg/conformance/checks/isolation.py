@@ -83,7 +83,7 @@ def items_are_as_alone(trial: Trial) -> None:
         trial.close(found[one], alone, near(trial), f"item {item} against a batch of one")
 
 
-@LAWS.law("I-01", "required")
+@LAWS.law("I-01", "required", needs=("settled",))
 def batch(case: Case) -> None:
     """The items of a batch do not touch each other, and give what they give alone.
 
@@ -229,7 +229,14 @@ def keys_have_no_order(trial: Trial) -> None:
 SETS = ("none", "padding", "padding-holes", "allowed", "bias", "allowed-padding", "bias-allowed")
 
 
-@LAWS.law("I-04", "required", needs=("order_free",))
+@LAWS.law(
+    "I-04",
+    "required",
+    needs=(
+        "settled",
+        "order_free",
+    ),
+)
 def key_order(case: Case) -> None:
     """Without declared positions, the order of keys and values changes nothing.
 
@@ -249,7 +256,14 @@ def queries_have_no_order(trial: Trial) -> None:
         trial.close(found, expected[:, :, order], near(trial), "queries in another order")
 
 
-@LAWS.law("I-05", "required", needs=("order_free",))
+@LAWS.law(
+    "I-05",
+    "required",
+    needs=(
+        "settled",
+        "order_free",
+    ),
+)
 def query_order(case: Case) -> None:
     """Without declared positions, queries in another order give their outputs in that order.
 

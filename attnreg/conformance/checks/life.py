@@ -189,9 +189,9 @@ def _inside(value: object, depth: int) -> Iterator[Tensor]:
 def moved_as_a_whole(case: Case) -> None:
     """``.to(dtype)`` and ``.to(device)`` move everything that a module computes with.
 
-    No floating tensor of several numbers lies in a plain attribute, where ``.to`` does not find it; parameters and
-    floating buffers have the new dtype; and a module that was used and then moved gives what
-    one gives that was moved before it was used.
+    No floating tensor of several numbers lies in a plain attribute, where ``.to`` does not find
+    it; parameters and floating buffers have the new dtype; and a module that was used and then
+    moved gives what one gives that was moved before it was used.
     """
     attn = case.build()
     for name, tensor in loose(attn):

@@ -72,7 +72,14 @@ def padding_is_truncation(trial: Trial) -> None:
     truncated(trial, [1, max(1, keys - 1), keys, keys][: trial.sizes.batch])
 
 
-@LAWS.law("M-02", "claimed", needs=("key_valid",))
+@LAWS.law(
+    "M-02",
+    "claimed",
+    needs=(
+        "settled",
+        "key_valid",
+    ),
+)
 def padded_is_truncated(case: Case) -> None:
     """An item padded on the right gives what it gives without its padding.
 
@@ -84,7 +91,14 @@ def padded_is_truncated(case: Case) -> None:
     case.each(padding_is_truncation, case.samples(settings=case.usual))
 
 
-@LAWS.law("M-03", "claimed", needs=("key_valid",))
+@LAWS.law(
+    "M-03",
+    "claimed",
+    needs=(
+        "settled",
+        "key_valid",
+    ),
+)
 def one_item(case: Case) -> None:
     """A batch of one is masked too, and so are a single head, query or dimension.
 
@@ -227,7 +241,7 @@ def weights_are_shared_out(case: Case) -> None:
     case.each(constant_stays_constant, case.samples(masks=thin(case, RECIPES), sizes=(SHORT,)))
 
 
-@LAWS.law("M-20", "claimed", needs=("masks", "cross", "order_free"))
+@LAWS.law("M-20", "claimed", needs=("settled", "masks", "cross", "order_free"))
 def what_is_shown(case: Case) -> None:
     """A row is what a call with only its visible keys gives.
 
@@ -284,7 +298,7 @@ def dtypes_agree(trial: Trial) -> None:
     trial.close(found, expected, WIDE[sample.dtype], f"against the same in {case.dtype}")
 
 
-@LAWS.law("M-18", "claimed", needs=("masks", "several_dtypes"))
+@LAWS.law("M-18", "claimed", needs=("settled", "masks", "several_dtypes"))
 def every_dtype(case: Case) -> None:
     """Every mask does in every dtype what it does in the widest.
 

@@ -126,7 +126,7 @@ def _dense(trial: Trial) -> bool:
     """Whether every visible key has a weight: else which of equals count is the variant's own."""
     case = trial.case
     if case.able.weights == "none":
-        return True
+        return False  # it cannot be known
     with case.running("attn.weights"):
         weights = trial.attn.weights(trial.query, trial.key, trial.mask)
     return bool((weights[trial.visible()] > 0).all())
@@ -157,7 +157,7 @@ def _tiny_finite(trial: Trial) -> None:
     finite(trial, trial.run(*inputs), "output for query and key that are all but 0")
 
 
-@LAWS.law("S-04")
+@LAWS.law("S-04", needs=("settled",))
 def tiny(case: Case) -> None:
     """Query and key that are all but 0 give a finite output: no 0 by 0.
 
