@@ -61,8 +61,10 @@ class Check:
     ``case`` is an ``attnreg.conformance.Case``. ``level`` is "required", "claimed" (what a
     capability promises) or "quality" (graded, and never blocks). ``needs`` names what must be
     there for the law to apply: a field of ``Capabilities`` that the variant must declare, or a
-    word of ``attnreg.conformance.needs``. ``variants`` lists the variants it is about, empty
-    for all; a check with ``full`` set is left out of the fast profile.
+    word of ``attnreg.conformance.needs``. ``summary`` is the law in a sentence, by default the
+    first line of its docstring. ``variants`` lists the variants it is about, empty for all; a
+    check with ``full`` set is left out of the fast profile. An id of one letter and two digits is
+    kept for attnreg's own checks.
     """
 
     id: str
@@ -76,6 +78,9 @@ class Check:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id or not callable(self.law):
             raise OptionError(f"a Check takes an id and a function, got {self.id!r}, {self.law!r}")
+        if not self.summary:
+            first = (self.law.__doc__ or "").strip().partition("\n")[0]
+            object.__setattr__(self, "summary", first)
         if self.level not in LEVELS:
             raise OptionError(f"level must be one of {', '.join(LEVELS)}, got {self.level!r}")
         for name in ("needs", "variants"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
@@ -59,6 +60,11 @@ class Staged:
 
     def register_check(self, check: Check) -> None:
         self._expect(check, Check)
+        if re.fullmatch(r"[A-Z]-[0-9]{2}", check.id):
+            raise OptionError(
+                f"check {check.id!r} has an id of attnreg's own form; choose another, such as "
+                f"'my_variant-{check.id[-2:]}'"
+            )
         self._put(self.checks, check.id, check, "check")
 
     def register_position(self, position: Position) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -85,6 +86,7 @@ def check(
     ]
     reports: list[Report] = []
     for name, results in zip(chosen, runs, strict=True):
+        started = time.perf_counter()
         with _progress(out, name, results.total) as advance:
             collected = []
             with closing(results):
@@ -92,7 +94,7 @@ def check(
                     collected.append(result)
                     advance(result)
         reports.append(report_of(results, collected))
-        _print(out, reports[-1])
+        _print(out, reports[-1], time.perf_counter() - started)
     _write(json_file, _json(reports))
     _write(junit_file, junit(reports))
     _write(markdown_file, "\n".join(report.to_markdown() for report in reports))
@@ -140,21 +142,21 @@ def _progress(out: Console, name: str, total: int) -> Iterator[Any]:
         yield advance
 
 
-def _print(out: Console, report: Report) -> None:
+def _print(out: Console, report: Report, seconds: float) -> None:
     counts = ", ".join(f"{number} {status}" for status, number in sorted(report.counts.items()))
-    seconds = sum(result.seconds for result in report.results)
     out.print(f"{report.variant}: {report.verdict} ({counts}; {seconds:.1f} s)", style="bold")
     if not report.contained:
         out.print("  not contained: the checks ran in this process")
     shown = [r for r in report.results if r.status in ("fail", "error", "xfail")]
-    for result in shown:
+    for place, result in enumerate(shown):
         grade = " (quality: does not count)" if result.level == "quality" else ""
         out.print(f"\n  {result.check} {result.status}{grade}: {result.summary}")
         out.print(f"    {sentence(Exception(result.message))}")
         if "call" in result.evidence:
             call = result.evidence["call"]
             out.print("    smallest call: " + ", ".join(f"{k}={v}" for k, v in call.items()))
-        if result.status == "fail" and "snippet" in result.evidence:
+        if place == 0 and result.status == "fail" and "snippet" in result.evidence:
+            # The first is the one to start with; a page for each would hide it. All are in --json.
             out.print("    paste this to see it:")
             for line in str(result.evidence["snippet"]).splitlines():
                 out.print(f"      {line}", soft_wrap=True)

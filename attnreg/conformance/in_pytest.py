@@ -40,6 +40,8 @@ def pytest_suite(
             pytest.skip(result.message)
         if result.status == "xfail":
             pytest.xfail(str(result.evidence.get("reason")))
+        if result.status == "fail" and not result.bad:
+            pytest.xfail(f"{check.id} is a grade, and not reached: {result.message}")
         if result.bad:
             lines = [f"{check.id} {result.status}: {result.message}", check.summary]
             for name in ("call", "actual", "expected"):

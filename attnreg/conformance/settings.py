@@ -30,6 +30,8 @@ class Settings:
     """All settings of a variant, the defaults first, and the options that could not be moved."""
 
     all: tuple[Setting, ...]
+    each: tuple[Setting, ...]
+    """The defaults, and every value that is tried of every option alone, in either profile."""
     few: tuple[Setting, ...]
     """The defaults, and every option moved once, several together: for what is tried often."""
     stuck: tuple[str, ...] = ()
@@ -46,6 +48,12 @@ def generate(variant: Variant, builds: Callable[[Mapping[str, Any]], bool], full
     draw = random.Random(5)
     table = {option.name: candidates(option) for option in variant.options}
     choices = {option.name for option in variant.options if option.choices}
+    alone = [
+        Setting({name: value}, edge)
+        for name, values in table.items()
+        for value, edge in values
+        if builds({name: value})
+    ]
     for name, values in table.items():
         moved = False
         enough = None if full or name in choices else 1 if len(table) > 4 else 2
@@ -67,7 +75,8 @@ def generate(variant: Variant, builds: Callable[[Mapping[str, Any]], bool], full
             settings.append(Setting(together, edge=True))
     unique = {repr(sorted(s.options.items(), key=str)): s for s in reversed(settings)}
     every = tuple(reversed(unique.values()))
-    return Settings(every, (every[0], *_merged(every, table, builds)), tuple(stuck))
+    each = (every[0], *alone)
+    return Settings(every, each, (every[0], *_merged(every, table, builds)), tuple(stuck))
 
 
 def _merged(

@@ -98,9 +98,9 @@ def _smaller(sample: Sample) -> Iterator[Sample]:
 
 def _simpler(trial: Trial) -> Iterator[tuple[Tensor, ...]]:
     whole = trial.inputs
-    yield tuple(t.round() for t in whole)
-    yield tuple((t * 10).round() / 10 for t in whole)
-    yield tuple((t * 100).round() / 100 for t in whole)
+    yield tuple(t.round() + 0.0 for t in whole)  # + 0.0, as a zero with a sign puzzles
+    yield tuple((t * 10).round() / 10 + 0.0 for t in whole)
+    yield tuple((t * 100).round() / 100 + 0.0 for t in whole)
 
 
 def _in_words(sample: Sample) -> dict[str, Any]:
