@@ -79,7 +79,7 @@ def check(
         torch.device(device)
     except RuntimeError as error:
         raise typer.BadParameter(sentence(error), param_hint="--device") from error
-    out = console(stderr=json_file == Path("-"))
+    out = console(stderr=Path("-") in (json_file, junit_file, markdown_file))
     runs = [
         stream(n, device=device, checks=only, profile=profile.value, seconds=seconds)
         for n in chosen

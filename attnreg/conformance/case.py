@@ -33,7 +33,7 @@ from attnreg.conformance.trial import Inputs as Inputs
 from attnreg.conformance.trial import Probe as Probe
 from attnreg.conformance.trial import Sample as Sample
 from attnreg.conformance.trial import Trial as Trial
-from attnreg.errors import AttnregError, UnsupportedImplementation
+from attnreg.errors import AttnregError, UnsupportedImplementation, reason
 from attnreg.mask import Mask
 from attnreg.registry import Registry
 from attnreg.variant import Variant
@@ -63,6 +63,10 @@ class Case:
         self.variant = variant
         self.able = variant.capabilities
         self.device = torch.device(device)
+        try:
+            torch.empty(0, device=self.device).cpu()
+        except Exception as error:  # torch says it with an AssertionError, among others
+            raise CannotJudge(f"nothing can be computed on {device}: {reason(error)}") from error
         self.full = full
         wanted = DTYPES if dtypes is None else tuple(dtypes)
         self.dtypes = tuple(
@@ -196,9 +200,9 @@ class Case:
         )
         with self.running("the call"), torch.set_grad_enabled(tracked and torch.is_grad_enabled()):
             output = attn(query, key, value, mask)
-        self.output = output if isinstance(output, Tensor) else None
-        if not isinstance(output, Tensor):
-            raise Failure(f"the output is a {type(output).__name__}, not a tensor")
+        if type(output) is not Tensor:  # a subclass could answer the comparisons itself
+            raise Failure(f"the output is a {type(output).__name__}, expected a plain tensor")
+        self.output = output
         shape = (*query.shape[:3], value.shape[3])
         if tuple(output.shape) != shape:
             raise Failure(f"the output has shape {tuple(output.shape)}, expected {shape}")
@@ -215,8 +219,8 @@ class Case:
             raise
         except Exception as error:
             if out_of_memory(error):
-                raise MemoryError(str(error)) from error
-            raise Failure(f"{what} raised {type(error).__name__}: {error}") from error
+                raise MemoryError(reason(error)) from error
+            raise Failure(f"{what} raised {reason(error)}") from error
 
     def refuses(self, kind: type[Exception], what: str, run: Callable[[], Any]) -> Exception:
         """Return the typed error that a call must raise; ``Failure`` for another or none."""
@@ -226,9 +230,7 @@ class Case:
         except kind as error:
             return error
         except Exception as error:
-            raise Failure(
-                f"{what} raised {type(error).__name__}, expected {kind.__name__}: {error}"
-            ) from error
+            raise Failure(f"{what} raised {reason(error)}, expected {kind.__name__}") from error
         raise Failure(f"{what} was taken in silence, expected {kind.__name__}")
 
     def close(self, found: Tensor, expected: Tensor, limit: float, what: str = "output") -> float:
@@ -278,7 +280,9 @@ class Case:
             with np.errstate(all="ignore"):
                 found = np.asarray(reference(module, *arrays, visible, bias, *positions))
         except Exception as error:
-            raise CannotJudge(f"the reference raised {type(error).__name__}: {error}") from error
+            raise CannotJudge(f"the reference raised {reason(error)}") from error
+        if found.dtype.kind not in "fiub":
+            raise CannotJudge(f"the reference gave numbers of dtype {found.dtype}")
         shape = (*query.shape[:3], value.shape[3])
         if found.shape != shape:
             raise CannotJudge(f"the reference gave shape {found.shape}, expected {shape}")

@@ -32,15 +32,22 @@ def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
     from attnreg.conformance.checks import known_checks
     from attnreg.conformance.judging import judge
     from attnreg.conformance.transport import NotImportable, unpack
+    from attnreg.errors import AttnregError, reason
     from attnreg.registry import get_variant
 
     try:
         target = request["target"]
         variant = get_variant(target) if isinstance(target, str) else unpack(target)
-    except NotImportable as error:
+        known = known_checks()
+        missing = [name for name in request["checks"] if name not in known]
+        if missing:  # registered at run time, in the other process alone
+            raise NotImportable(f"there is no check {missing[0]!r} in a process of its own")
+    except (NotImportable, AttnregError) as error:
         say(refused=str(error))
         return
-    if request["device"] == "cpu":  # an accelerator reserves addresses far beyond its memory
+    if (
+        torch.device(request["device"]).type == "cpu"
+    ):  # an accelerator reserves addresses far beyond its memory
         _limit_memory(request["memory"])
     dtypes = request["dtypes"]
     try:
@@ -51,14 +58,17 @@ def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
             full=request["full"],
         )
     except Exception as error:
-        say(broken=f"{type(error).__name__}: {error}")
+        say(broken=reason(error))
         return
-    known = known_checks()
     say(ready=True)
+    own = os.getpid()
     for line in asked:
         # Should nobody be there any more to stop it, it ends itself, and says where it was.
         faulthandler.dump_traceback_later(request["seconds"] + 30.0, exit=True)
-        result = judge(case, known[line.strip()], request["waived"])
+        result = judge(case, known[line.rstrip("\n")], request["waived"])
+        faulthandler.cancel_dump_traceback_later()
+        if os.getpid() != own:
+            os._exit(0)  # the plugin forked, and this is the copy
         say(result=vars(result))
 
 

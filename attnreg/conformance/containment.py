@@ -41,7 +41,7 @@ class Uncontained(Exception):
 class _Worker:
     """A process that asks for one check after the other; its messages go to a common inbox."""
 
-    def __init__(self, request: Mapping[str, Any], inbox: Inbox) -> None:
+    def __init__(self, request: str, inbox: Inbox) -> None:
         self.check: Check | None = None
         self.deadline = time.monotonic() + GRACE
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
@@ -55,7 +55,7 @@ class _Worker:
             start_new_session=os.name == "posix",  # so that its own children end with it
         )
         threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
-        self._say(json.dumps(request))
+        self._say(request)
 
     def give(self, check: Check, seconds: float) -> None:
         """Hand it a check, to be done within so many seconds."""
@@ -74,7 +74,9 @@ class _Worker:
         with self.process.stdout as stream:
             for line in stream:
                 with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                    inbox.put((self, json.loads(line)))
+                    message = json.loads(line)
+                    if isinstance(message, dict):
+                        inbox.put((self, message))
         inbox.put((self, None))
 
     def close(self) -> str:
@@ -90,10 +92,13 @@ class _Worker:
             else:
                 self.process.kill()
         code = self.process.wait()
-        self.log.seek(0)
-        last = self.log.read()[-2000:].decode(errors="replace").strip().splitlines()[-3:]
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 2000))
+        last = self.log.read().decode(errors="replace").strip().splitlines()[-3:]
         self.log.close()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"exit code {code}"
+        if code < 0:
+            known = {one.value: one.name for one in signal.Signals}
+            how = f"signal {known.get(-code, -code)}"
         return how + (f"; it said last: {' / '.join(last)}" if last else "")
 
 
@@ -108,7 +113,8 @@ def contained(
     inbox: Inbox = queue.Queue()
     jobs = max(1, min(jobs, len(checks)))
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    asked = {**request, "memory": MEMORY, "seconds": seconds, "threads": threads}
+    limits = {"memory": MEMORY, "seconds": seconds, "threads": threads}
+    asked = json.dumps({**request, **limits, "checks": [check.id for check in checks]})
     workers: list[_Worker] = []
     hangs = crashes = 0
     begun = False  # whether any process could import the variant
@@ -123,8 +129,13 @@ def contained(
             except queue.Empty:
                 worker = min(workers, key=lambda one: one.deadline)
                 limit = seconds if worker.check else GRACE
-                fault = f"it did not end within {limit:g} s and was stopped (seconds= allows more)"
-                hangs += 1
+                ended = worker.process.poll()  # a child of its own may hold the pipe open
+                fault = f"the process ended: exit code {ended}" if ended is not None else None
+                fault = (
+                    fault
+                    or f"it did not end within {limit:g} s and was stopped (seconds= allows more)"
+                )
+                hangs += ended is None
             if worker not in workers:
                 continue  # the last words of one that was stopped
             if message is not None and "refused" in message:
@@ -134,6 +145,8 @@ def contained(
             if message is not None and "broken" not in message:
                 begun = True
                 if "result" in message:
+                    if worker.check is None or message["result"]["check"] != worker.check.id:
+                        continue  # an answer to no question, from a process that forked
                     worker.check = None
                     yield Result(**message["result"])
                 if left:

@@ -16,7 +16,7 @@ from attnreg.conformance.case import Case
 from attnreg.conformance.measure import CannotJudge, DoesNotApply, Failure
 from attnreg.conformance.needs import lacking
 from attnreg.conformance.report import Result, Status, plain
-from attnreg.errors import OptionError, nearest
+from attnreg.errors import OptionError, nearest, reason
 from attnreg.hookspecs import Check
 
 NEVER_WAIVED = frozenset({"R-00", "R-02", "N-01", "C-01", "C-02", "M-01", "M-04", "I-01"})
@@ -60,7 +60,7 @@ def judge(case: Case, check: Check, waived: Mapping[str, str] | None = None) -> 
         check.level,
         check.summary,
         round(time.perf_counter() - started, 4),
-        _shown(evidence),
+        _plain_evidence(evidence),
     )
 
 
@@ -90,18 +90,18 @@ def _run(case: Case, check: Check) -> tuple[Status, dict[str, Any]]:
             return "skip", {"message": why}
         with untouched(), torch.enable_grad():
             check.law(case)
-    except DoesNotApply as reason:
-        return "skip", {"message": str(reason)}
+    except DoesNotApply as why_not:
+        return "skip", {"message": str(why_not)}
     except Failure as failure:
         return "fail", {"compared": case.compared, **case.notes, **failure.evidence}
     except AssertionError as failure:
         return "fail", {"message": str(failure) or f"the law of {check.id} does not hold"}
-    except CannotJudge as reason:
-        return "error", {"message": str(reason)}
+    except CannotJudge as why_not:
+        return "error", {"message": str(why_not)}
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an author's code may even call sys.exit
-        return "error", {"message": f"{type(error).__name__}: {error}"}
+        return "error", {"message": reason(error)}
     if not case.compared and check.law.__module__.startswith("attnreg.conformance"):
         if case.tried:
             return "skip", {"message": "no call had a result that could be compared"}
@@ -111,18 +111,29 @@ def _run(case: Case, check: Check) -> tuple[Status, dict[str, Any]]:
 
 
 def _waive(
-    check: Check, reason: str, status: Status, evidence: dict[str, Any]
+    check: Check, given: str, status: Status, evidence: dict[str, Any]
 ) -> tuple[Status, dict[str, Any]]:
     """Turn a declared failure into "xfail"; an unexpected pass stands against it."""
     if check.id in NEVER_WAIVED:
-        return "fail", {**evidence, "message": f"{check.id} can never be waived ({reason})"}
+        return "fail", {
+            **evidence,
+            "message": f"{check.id} can never be waived ({given}): remove it",
+        }
     if status == "fail":
-        return "xfail", {**evidence, "reason": reason}
+        return "xfail", {**evidence, "reason": given}
     if status != "pass":  # it broke, or does not apply here, where perhaps no such device is
         return status, evidence
-    message = f"{check.id} is declared as a known failure ({reason}) and passes: remove it"
+    message = f"{check.id} is declared as a known failure ({given}) and passes: remove it"
     # A failed quality check blocks nothing; a declaration that is no longer true does.
     return "error" if check.level == "quality" else "fail", {**evidence, "message": message}
+
+
+def _plain_evidence(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _shown(evidence)
+    except Exception as error:  # a law of a plugin's may give anything as evidence
+        message = plain(evidence.get("message", ""))
+        return {"message": message, "evidence": f"cannot be shown: {reason(error)}"}
 
 
 def _shown(evidence: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnreg.errors import reason
+
 LIMITS = {
     torch.float64: 1e-9,
     torch.float32: 1.9e-6,  # 16 units in the last place
@@ -104,4 +106,4 @@ def check_equal(found: Tensor, expected: Tensor, what: str) -> None:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether torch says that there is no memory for a tensor."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in reason(error)

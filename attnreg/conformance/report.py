@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
+
+LONGEST = 20_000
+"""Characters of one text in a report."""
 
 Status = Literal["pass", "fail", "xfail", "skip", "error"]
 
@@ -89,7 +92,13 @@ class Report:
         return dict(Counter(r.status for r in self.results))
 
     def __getitem__(self, check: str) -> Result:
-        return next(r for r in self.results if r.check == check)
+        for result in self.results:
+            if result.check == check:
+                return result
+        raise KeyError(check)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -146,7 +155,7 @@ def junit(reports: Iterable[Report]) -> str:
             case = ElementTree.SubElement(
                 suite,
                 "testcase",
-                name=result.check,
+                name=_printable(result.check),
                 classname=f"attnreg.{report.variant}.{result.level}",
                 time=f"{result.seconds:.3f}",
             )
@@ -180,6 +189,7 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return str(value)
-    if isinstance(value, (str, int, float)) or value is None:
+    if isinstance(value, (int, float)) or value is None:
         return value
-    return str(value)
+    text = str(value).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

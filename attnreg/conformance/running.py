@@ -17,7 +17,7 @@ from attnreg.conformance.containment import Uncontained, contained
 from attnreg.conformance.judging import judge, select, stale_waivers
 from attnreg.conformance.report import Report, Result
 from attnreg.conformance.transport import NotImportable, pack
-from attnreg.errors import AttnregError, DtypeError, OptionError
+from attnreg.errors import AttnregError, DtypeError, OptionError, reason
 from attnreg.hookspecs import CONTRACT
 from attnreg.registry import default_registry, get_variant
 from attnreg.variant import DTYPES, Variant
@@ -69,7 +69,16 @@ def stream(
     chosen = select(known, checks, profile == "full")
     waived = variant.known_failures if known_failures is None else known_failures
     names = None if dtypes is None else [_dtype_name(d) for d in dtypes]
-    device = str(torch.device(device))
+    if not isinstance(waived, Mapping) or not all(
+        isinstance(text, str) for pair in waived.items() for text in pair
+    ):
+        raise OptionError(f"known_failures maps checks to reasons, both texts, got {waived!r}")
+    if seconds is not None and not 0.0 < seconds < 1e6:
+        raise OptionError(f"seconds must be positive, and below a million, got {seconds!r}")
+    try:
+        device = str(torch.device(device))
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"there is no device {device!r}: {reason(error)}") from error
     stale = stale_waivers(waived, known)
     made = Stream(variant, profile, device, len(chosen) + len(stale))
 
@@ -79,7 +88,7 @@ def stream(
             case = Case(variant, device=device, dtypes=wanted, full=profile == "full")
         except Exception as error:
             for check in chosen:
-                message = {"message": f"{type(error).__name__}: {error}"}
+                message = {"message": reason(error)}
                 yield Result(check.id, "error", check.level, check.summary, 0.0, message)
             return
         for check in chosen:

@@ -36,7 +36,7 @@ def pack(variant: Variant) -> dict[str, Any]:
     """Return a variant as data for JSON; raise ``NotImportable`` where that cannot be."""
     found = find(variant)
     if found is not None:
-        return {"module": found[0], "name": found[1]}
+        return {"module": found[0], "name": found[1], "like": _likeness(variant)}
     declared = variant.complexity is not _DEFAULTS["complexity"]
     return {
         "variant": variant.name,
@@ -68,6 +68,8 @@ def unpack(data: Mapping[str, Any]) -> Variant:
         found = _load([data["module"], data["name"]])
         if not isinstance(found, Variant):
             raise NotImportable(f"{data['module']}.{data['name']} is no Variant")
+        if _likeness(found) != data["like"]:  # rebound at run time, in the other process alone
+            raise NotImportable(f"{data['module']}.{data['name']} is another Variant")
         return found
     able: dict[str, Any] = dict(data["capabilities"])
     able["dtypes"] = tuple(able["dtypes"])
@@ -96,6 +98,15 @@ def unpack(data: Mapping[str, Any]) -> Variant:
         )
         or (EAGER,),
     )
+
+
+def _likeness(variant: Variant) -> dict[str, Any]:
+    """What tells a variant from another that was put in its place."""
+    factory = variant.factory
+    return {
+        **variant.describe(),
+        "factory": [getattr(factory, key, None) for key in ("__module__", "__qualname__")],
+    }
 
 
 def _name_of(function: Callable[..., Any]) -> list[str]:
