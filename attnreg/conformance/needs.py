@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
@@ -65,6 +66,29 @@ def _windowed(case: Case) -> bool:
     )
 
 
+_EXACT = re.compile(
+    r"^exact where ([\w, ]+?) (?:reach(?:es)? the whole sequence|(?:is|are) L|(?:>=|=) L)$"
+)
+
+
+def tightest(variant: Variant) -> list[str]:
+    """The options that its law says make it exact at L, without further conditions."""
+    if variant.approximates is None:
+        return []
+    said = _EXACT.match(variant.approximates[2].strip())
+    named = re.split(r", | and ", said[1]) if said else []
+    known = {option.name for option in variant.options if int in option.kinds}
+    return [name for name in named if name in known]
+
+
+def falls(variant: Variant) -> bool:
+    """Whether its law says that an error falls as one over its option."""
+    if variant.approximates is None:
+        return False
+    _, option, law = variant.approximates
+    return f"1/{option}" in law.replace(" ", "")
+
+
 WORDS: dict[str, tuple[Callable[[Case], bool], str]] = {
     "reference": (lambda c: c.variant.reference is not None, "it has no NumPy reference"),
     "settled": (lambda c: c.settled, "it draws anew in every call"),
@@ -122,6 +146,14 @@ WORDS: dict[str, tuple[Callable[[Case], bool], str]] = {
     "exact": (lambda c: c.able.weights == "exact", "its weights are not declared exact"),
     "recurrent": (lambda c: c.able.decode == "recurrent", "decode is not 'recurrent'"),
     "order_free": (lambda c: not c.able.positional, "it is declared positional"),
+    "exact_law": (
+        lambda c: bool(tightest(c.variant)),
+        "its law does not say that an option at L makes it exact",
+    ),
+    "tightened": (
+        lambda c: bool(tightest(c.variant)) or falls(c.variant),
+        "its law names no option that tightens it by itself",
+    ),
     "approximates": (
         lambda c: c.variant.approximates is not None,
         "it does not say what it approximates",

@@ -41,10 +41,13 @@ class Recording:
 
     def largest(self, output: Tensor | None = None) -> int:
         """The largest storage in bytes, but for that of the output."""
-        spared = set(self.known)
+        found = {at: size for at, size in self.storages.items() if at not in self.known}
         if output is not None:
-            spared.add(output.untyped_storage().data_ptr())
-        return max((size for at, size in self.storages.items() if at not in spared), default=0)
+            storage = output.untyped_storage()
+            # Where it lies now a larger one may have lain, and been freed.
+            if found.get(storage.data_ptr(), 0) <= storage.nbytes():
+                found.pop(storage.data_ptr(), None)
+        return max(found.values(), default=0)
 
     def saw(self, packet: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of one operator's call."""

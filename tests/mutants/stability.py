@@ -253,7 +253,7 @@ MUTANTS = [
     Mutant("norm in halves", wrong(COSINE, NarrowNorm), ("S-04", "S-05", "S-07"), ("N-01",)),
     Mutant("epsilon hides the small", wrong(COSINE, SmallEpsilon), ("S-04",), ("N-01", "G-05")),
     Mutant("keys times 64", wrong(LINFORMER, NarrowKeys), ("S-05",), ("N-01", "N-04")),
-    Mutant("no largest scale", wrong(COSINE, NoLimit), ("S-06",), ("N-01", "G-02")),
+    Mutant("no largest scale", wrong(COSINE, NoLimit), ("S-06",), ("R-00", "G-02")),
     Mutant("tanh by exponentials", wrong(ADDITIVE, SaturatedEarly), ("S-06", "S-09"), ("N-01",)),
     Mutant("squares in halves", wrong(EUCLIDEAN, NarrowSquares), ("S-07", "S-03"), ("N-01",)),
     Mutant("sums in halves", wrong(LINEAR, NarrowSums), ("S-08",), ("N-01", "N-04")),

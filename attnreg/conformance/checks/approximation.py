@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +17,7 @@ from attnreg.conformance.case import Case, Inputs
 from attnreg.conformance.checks import Laws
 from attnreg.conformance.masks import Sizes
 from attnreg.conformance.measure import LIMITS, relative, reseed
+from attnreg.conformance.needs import tightest
 from attnreg.mask import Mask
 from attnreg.registry import Registry, default_registry
 from attnreg.variant import Approximation, Variant
@@ -193,30 +193,14 @@ def orthogonal_features(case: Case) -> None:
     case.holds(drift < 6, f"the mean of a row is {float(drift):.2g} standard errors off 0")
 
 
-_EXACT = re.compile(
-    r"^exact where ([\w, ]+?) (?:reach(?:es)? the whole sequence|(?:is|are) L|(?:>=|=) L)$"
-)
-
-
-def _tightest(case: Case) -> Sequence[str]:
-    """The options that the law says make it exact at L, without further conditions."""
-    claim = claimed(case)
-    said = _EXACT.match(claim.law.strip())
-    named = re.split(r", | and ", said[1]) if said else []
-    known = {option.name for option in case.variant.options if int in option.kinds}
-    return [name for name in named if name in known]
-
-
-@LAWS.law("A-10", "claimed", needs=("approximates",))
+@LAWS.law("A-10", "claimed", needs=("approximates", "exact_law"))
 def exact_at_its_tightest(case: Case) -> None:
     """Where the law says "exact where OPTION reach the whole sequence", it is.
 
     With every option that the law names at L and at 3 L, the output is that of the variant it
     stands for, which must be installed: 1e-9 in float64. Also written "exact where OPTION >= L".
     """
-    options = _tightest(case)
-    if not options:
-        case.skip("its law does not say that an option at L makes it exact")
+    options = tightest(case.variant)
     exact = _target(case)
     for length in (1, 2, 7, 12):
         sizes = replace(case.sizes, queries=length, keys=length).fit(case.able)
@@ -236,7 +220,7 @@ def exact_at_its_tightest(case: Case) -> None:
                 case.close(found, expected, LIMITS[case.dtype], what)
 
 
-@LAWS.law("A-11", "quality", needs=("approximates",))
+@LAWS.law("A-11", "quality", needs=("approximates", "tightened"))
 def tighter_is_no_worse(case: Case) -> None:
     """The error against what it stands for does not grow as its option is tightened.
 
@@ -244,11 +228,9 @@ def tighter_is_no_worse(case: Case) -> None:
     "exact where OPTION reach the whole sequence", or "1/OPTION".
     """
     claim = claimed(case)
-    named: Sequence[str] = _tightest(case)
+    named: Sequence[str] = tightest(case.variant)
     if not named and f"1/{claim.option}" in claim.law.replace(" ", ""):
         named = (claim.option,)
-    if not named:
-        case.skip("its law names no option that tightens it by itself")
     length = 24
     sizes = replace(case.sizes, batch=1, queries=length, keys=length).fit(case.able)
     target, _, mask = _common(case, _target(case), sizes)
