@@ -10,7 +10,7 @@ from attnreg import conformance
 from tests.right_variants import RIGHT
 
 PROFILE = os.environ.get("ATTNREG_PROFILE", "fast")
-"""The full profile takes minutes for all of them; continuous integration asks for it."""
+"""The full profile takes minutes for all of them: ATTNREG_PROFILE=full asks for it."""
 
 
 @pytest.mark.parametrize("variant", RIGHT, ids=lambda variant: variant.name)
