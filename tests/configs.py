@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from attnreg import Mask
+from attnreg.conformance import masks
+from attnreg.conformance.masks import Sizes
+
+CPU = torch.device("cpu")
 
 CONFIGS = {
     "scaled_dot_product": [{}, {"temperature": 0.3}],
@@ -57,55 +60,11 @@ SIZES = {
 }
 
 
-def make_masks(queries=QUERIES, keys=KEYS, batch=BATCH, heads=HEADS, dtype=torch.float64):
-    """Masks of every kind for a call of these sizes, by name, from a fixed seed."""
-    generator = torch.Generator().manual_seed(7)
-
-    def some(*shape):
-        return torch.rand(*shape, generator=generator) > 0.4
-
-    bias = torch.randn(batch, heads, queries, keys, generator=generator, dtype=dtype)
-    bias = bias.masked_fill(~some(batch, heads, queries, keys), -torch.inf)
-    bias[0, 1, 0] = -torch.inf
-    padding = Mask.from_lengths([keys, max(keys // 2, 1)], keys)
-    return {
-        "none": Mask(),
-        "causal": Mask(causal=True),
-        "causal-top-left": Mask(causal=True, query_offset=0),
-        "causal-blind-rows": Mask(causal=True, query_offset=-2),
-        "causal-far": Mask(causal=True, query_offset=keys - 2),
-        "padding": padding,
-        "padding-empty": Mask.from_lengths([0, keys], keys),
-        "padding-left": Mask(key_valid=torch.arange(keys) >= torch.tensor([[1], [0]])),
-        "causal-padding": Mask(causal=True) & Mask.from_lengths([2, keys - 2], keys),
-        "allowed-past": Mask(allowed=torch.ones(queries, keys).bool().tril(keys - queries)),
-        "far-queries": Mask(query_offset=keys + 3),
-        "padding-first": Mask.from_lengths([1, 1], keys),
-        "allowed": Mask(allowed=some(batch, heads, queries, keys)),
-        "allowed-by-head": Mask(allowed=some(1, heads, 1, keys)),
-        "allowed-square": Mask(allowed=some(queries, keys)),
-        "bias": Mask(bias=bias),
-        "bias-float32": Mask(bias=torch.randn(heads, 1, keys, generator=generator)),
-        "bias-causal": Mask(bias=bias, causal=True),
-        "window": Mask(window=(2, 1)),
-        "window-causal": Mask(window=(2, None), causal=True),
-        "window-off": Mask(window=(0, 0), query_offset=1),
-    }
-
-
-def make_packed(queries=QUERIES, keys=KEYS, heads=HEADS):
-    """Packed masks, with an empty sequence and rows past the end, for a batch of one."""
-    generator = torch.Generator().manual_seed(8)
-    cross = Mask.packed([2, 0, queries - 3], [3, 1, keys - 6])
-    allowed = torch.rand(1, heads, queries, keys, generator=generator) > 0.3
-    return {
-        "packed": cross,
-        "packed-causal": cross & Mask(causal=True),
-        "packed-top-left": cross & Mask(causal=True, query_offset=0),
-        "packed-window": cross & Mask(window=(1, 0)),
-        "packed-allowed": cross & Mask(allowed=allowed),
-        "packed-padding": cross & Mask.from_lengths([keys - 4], keys),
-    }
+MASKS = {
+    name: masks.make(name, Sizes(batch=1 if name.startswith("packed") else BATCH), CPU)
+    for name in masks.RECIPES
+}
+"""Masks of every kind that the conformance suite knows, for a call of these sizes."""
 
 
 def make_inputs(batch=BATCH, queries=QUERIES, keys=KEYS, dtype=torch.float64, seed=0, **sizes):

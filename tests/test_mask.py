@@ -10,9 +10,7 @@ import attnreg
 from attnreg import Mask
 from attnreg.conformance.plainmask import lower
 from attnreg.lowering import LoweredMask
-from tests.configs import HEADS, KEYS, QUERIES, make_masks, make_packed
-
-MASKS = {**make_masks(), **make_packed()}
+from tests.configs import HEADS, KEYS, MASKS, QUERIES
 
 
 @pytest.mark.parametrize("name", MASKS)

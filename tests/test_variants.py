@@ -17,15 +17,13 @@ from tests.configs import (
     HEADS,
     IDS,
     KEYS,
+    MASKS,
     QUERIES,
     SIZES,
     make_inputs,
-    make_masks,
-    make_packed,
 )
 from tests.oracles import ORACLES
 
-MASKS = {**make_masks(), **make_packed()}
 TOLERANCE = 1e-9
 
 

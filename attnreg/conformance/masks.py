@@ -186,15 +186,6 @@ RECIPES: dict[str, Recipe] = {
             ("bias", "key_valid"),
             lambda s, g: Mask(bias=_bias(s, g)) & _lengths(s, -3, -1),
         ),
-        Recipe(
-            "all-at-once",
-            ("causal", "window", "key_valid", "allowed", "bias"),
-            lambda s, g: (
-                Mask(causal=True, window=(3, None), bias=_bias(s, g))
-                & _lengths(s, -3, -1)
-                & Mask(allowed=_some(g, *_full(s)))
-            ),
-        ),
         Recipe("window", ("window",), lambda s, g: Mask(window=(2, 1))),
         Recipe("window-self", ("window",), lambda s, g: Mask(window=(0, 0))),
         Recipe("window-left", ("window",), lambda s, g: Mask(window=(2, None), query_offset=1)),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnreg.checked import CheckedAttention
 from attnreg.conformance.masks import Sizes
-from attnreg.conformance.measure import LIMITS
+from attnreg.conformance.measure import LIMITS, SAME
 from attnreg.conformance.plainmask import lower
 from attnreg.mask import Mask
 
@@ -65,6 +66,15 @@ class Trial:
         """How far an output of this dtype may be from its reference."""
         return LIMITS[self.sample.dtype]
 
+    def near(self, factor: float = 1.0) -> float:
+        """How far two ways to compute one thing may round apart in this dtype."""
+        dtype = self.sample.dtype
+        return SAME if dtype is torch.float64 else factor * LIMITS[dtype]
+
+    def takes(self, inputs: Inputs) -> bool:
+        """Whether the implementation that the sample names can run a call with other inputs."""
+        return takes(self.attn, *inputs, self.mask)
+
     def visible(self) -> Tensor:
         """Who may attend to whom by the mask's definition, bool (B, Hq, Lq, Lk)."""
         s = self.sizes
@@ -106,6 +116,13 @@ class Trial:
     def equal(self, found: Tensor, expected: Tensor, what: str = "output") -> None:
         """Compare bit by bit."""
         self.case.equal(found, expected, what)
+
+
+def takes(attn: CheckedAttention, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> bool:
+    """Whether the implementation that was asked for can run a call."""
+    tracked = any(t.requires_grad for t in (query, key, value))
+    with torch.set_grad_enabled(tracked):
+        return attn.explain(query, key, value, mask).chosen is not None
 
 
 Probe = Callable[[Trial], None]

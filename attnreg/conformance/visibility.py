@@ -10,18 +10,12 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from attnreg.conformance.case import Case, Inputs, Sample, Trial
+from attnreg.conformance.case import Case, Sample, Trial
 from attnreg.conformance.masks import RECIPES, Sizes
-from attnreg.conformance.measure import LIMITS, SAME
 from attnreg.mask import Mask
 
 GARBAGE = {torch.float16: (3.0, 10.0), torch.bfloat16: (3.0, 10.0)}
 """Factor and shift of what hidden entries are replaced by, where the usual 30 and 100 overflow."""
-
-
-def near(trial: Trial) -> float:
-    """How far two ways to compute one thing may round apart in the trial's dtype."""
-    return SAME if trial.sample.dtype is torch.float64 else LIMITS[trial.sample.dtype]
 
 
 def garbage(tensor: Tensor, factor: float | None = None) -> Tensor:
@@ -35,12 +29,6 @@ def spread(length: int, most: int) -> list[int]:
     if length <= most:
         return list(range(length))
     return sorted({round(n * (length - 1) / (most - 1)) for n in range(most)})
-
-
-def can_run(trial: Trial, inputs: Inputs) -> bool:
-    """Whether the implementation that the sample names takes a call with other inputs."""
-    query, key, value = inputs
-    return trial.attn.explain(query, key, value, trial.mask).chosen is not None
 
 
 def group(trial: Trial, member: int) -> slice:
@@ -167,7 +155,7 @@ def hidden_in_training(trial: Trial) -> None:
 
 def hidden_with_gradients(trial: Trial) -> None:
     """The same where gradients are asked for, which may take another path."""
-    if not can_run(trial, trial.tracked()):
+    if not trial.takes(trial.tracked()):
         return
     trial.query, trial.key, trial.value = trial.tracked()
     _hidden(trial, None, 2)
@@ -192,7 +180,7 @@ def _hidden(trial: Trial, factor: float | None, rows: int) -> None:
         trial.close(
             moved[:, heads, row],
             base[:, heads, row],
-            near(trial),
+            trial.near(),
             f"row {row}, after the keys and values hidden from it were replaced",
         )
 
@@ -223,7 +211,7 @@ def shown_is_all(trial: Trial) -> None:
         trial.close(
             mine,
             alone[0, head, row],
-            near(trial),
+            trial.near(),
             f"row {row} against a call with only the keys that it sees",
         )
 
@@ -284,7 +272,7 @@ def truncated(trial: Trial, lengths: list[int]) -> None:
         trial.close(
             found[one, :, :rows],
             alone,
-            near(trial),
+            trial.near(),
             f"item {item}, padded from {length} keys to {sizes.keys}, against those {length} alone",
         )
 

@@ -14,7 +14,6 @@ from attnreg.conformance.visibility import (
     LONG,
     agrees,
     attend_to_what_the_mask_shows,
-    near,
     open_mask,
     samples,
     shown_is_all,
@@ -70,7 +69,7 @@ def is_aligned_at_the_end(trial: Trial) -> None:
         seeing = trial.query[:, :, -missing:]
         rest = case.call(trial.attn, seeing, trial.key, trial.value, trial.mask)
         expected = torch.cat([torch.zeros_like(rest[:, :, :1]).repeat(1, 1, -missing, 1), rest], 2)
-    trial.close(trial.run(), expected, near(trial), "against the same rows of the square call")
+    trial.close(trial.run(), expected, trial.near(), "against the same rows of the square call")
 
 
 @LAWS.law("C-05", "claimed", needs=("settled", "causal", "cross"))
@@ -116,7 +115,7 @@ def with_padding(case: Case) -> None:
 def first_sees_itself(trial: Trial) -> None:
     """The first row of a square causal call is the first value."""
     value = trial.value.repeat_interleave(trial.sizes.heads // trial.sizes.kv_heads, dim=1)
-    trial.close(trial.run()[:, :, 0], value[:, :, 0], near(trial), "row 0 against value 0")
+    trial.close(trial.run()[:, :, 0], value[:, :, 0], trial.near(), "row 0 against value 0")
 
 
 @LAWS.law("C-09", "claimed", needs=("causal", "normalized", "weights", "order_free"))
@@ -137,13 +136,13 @@ def is_its_triangle(trial: Trial) -> None:
     if able.allowed:
         triangle = torch.ones(sizes.queries, sizes.keys, dtype=torch.bool).tril(offset)
         mask = trial.mask.replace(causal=False, allowed=triangle.to(trial.query.device))
-        trial.close(trial.run(mask=mask), expected, near(trial), "the triangle as allowed")
+        trial.close(trial.run(mask=mask), expected, trial.near(), "the triangle as allowed")
     if able.window:
         mask = trial.mask.replace(causal=False, window=(None, 0))
-        trial.close(trial.run(mask=mask), expected, near(trial), "window=(None, 0)")
+        trial.close(trial.run(mask=mask), expected, trial.near(), "window=(None, 0)")
     whole = open_mask(trial.case, sizes.keys).replace(causal=True, query_offset=sizes.keys)
     trial.close(
-        trial.run(mask=whole), trial.run(mask=trial.mask.replace(causal=False)), near(trial)
+        trial.run(mask=whole), trial.run(mask=trial.mask.replace(causal=False)), trial.near()
     )
 
 
@@ -163,12 +162,12 @@ def offset_is_explicit(trial: Trial) -> None:
     default = sizes.keys - sizes.queries
     expected = trial.run()
     found = trial.run(mask=trial.mask.replace(query_offset=default))
-    trial.close(found, expected, near(trial), f"query_offset={default}, which is the default")
+    trial.close(found, expected, trial.near(), f"query_offset={default}, which is the default")
     if sizes.queries > 2:
         expected = trial.run(mask=trial.mask.replace(query_offset=1))[:, :, :-2]
         query = trial.query.roll(2, dims=2)
         found = trial.run(query, mask=trial.mask.replace(query_offset=-1))[:, :, 2:]
-        trial.close(found, expected, near(trial), "two more queries in front, an offset two less")
+        trial.close(found, expected, trial.near(), "two more queries in front, an offset two less")
 
 
 def seeing_all_is_seeing_all(trial: Trial) -> None:
@@ -178,7 +177,7 @@ def seeing_all_is_seeing_all(trial: Trial) -> None:
     for row in spread(trial.sizes.queries, 4):
         edge = trial.run(mask=trial.mask.replace(query_offset=keys - 1 - row))
         what = f"row {row}, at the offset that shows the last key and at a larger one"
-        trial.close(edge[:, :, row], found[:, :, row], near(trial), what)
+        trial.close(edge[:, :, row], found[:, :, row], trial.near(), what)
 
 
 @LAWS.law("C-12", "claimed", needs=("causal",))

@@ -14,9 +14,7 @@ from attnreg.conformance.visibility import (
     CAUSAL,
     GARBAGE,
     LONG,
-    can_run,
     garbage,
-    near,
     samples,
     spread,
     square,
@@ -57,7 +55,7 @@ def _nothing_leaks(trial: Trial, rows: int, other: Callable[[Tensor], Tensor]) -
         trial.close(
             moved[:, :, : row + 1],
             base[:, :, : row + 1],
-            near(trial),
+            trial.near(),
             f"rows up to {row}, after everything later was replaced",
         )
 
@@ -84,7 +82,7 @@ def nothing_leaks_in_training(trial: Trial) -> None:
     """The same in training mode, and where gradients are asked for."""
     trial.attn.train()
     _nothing_leaks(trial, 3, garbage)
-    if trial.case.able.differentiable and can_run(trial, trial.tracked()):
+    if trial.case.able.differentiable and trial.takes(trial.tracked()):
         trial.query, trial.key, trial.value = trial.tracked()
         _nothing_leaks(trial, 3, garbage)
 
@@ -114,7 +112,7 @@ def no_leak(case: Case) -> None:
 
 def no_gradient_leaks(trial: Trial) -> None:
     """The gradient of a row with respect to everything later is exactly 0."""
-    if not can_run(trial, trial.tracked()):
+    if not trial.takes(trial.tracked()):
         return
     query, key, value = trial.tracked()
     output = trial.run(query, key, value)
@@ -190,7 +188,7 @@ def prefix_stands(trial: Trial) -> None:
             mask = mask.replace(key_valid=mask.key_valid[:, :n])
         query, key, value = (t[:, :, :n] for t in trial.inputs)
         part = case.call(trial.attn, query, key, value, mask)
-        trial.close(found[:, :, :n], part, near(trial), f"the first {n} rows against {n} alone")
+        trial.close(found[:, :, :n], part, trial.near(), f"the first {n} rows against {n} alone")
 
 
 @LAWS.law(
@@ -243,7 +241,7 @@ def dropping_leaks_nothing(trial: Trial) -> None:
     trial.close(
         moved[:, :, : row + 1],
         base[:, :, : row + 1],
-        near(trial),
+        trial.near(),
         f"rows up to {row} with dropout, after everything later was replaced",
     )
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from attnreg.checked import CheckedAttention
 from attnreg.conformance.case import Case, Sample, Trial
 from attnreg.conformance.checks import Laws
-from attnreg.conformance.checks.shapes import same, takes, three
+from attnreg.conformance.checks.shapes import three
 from attnreg.conformance.masks import Sizes
 from attnreg.conformance.measure import relative, reseed
+from attnreg.conformance.trial import takes
 from attnreg.errors import UnsupportedFeature
 from attnreg.mask import Mask
 
@@ -155,7 +156,7 @@ def _as_one_pass(trial: Trial) -> None:
     found = [(cuts, decode(trial, cuts)) for cuts in cuts_of(trial.sizes.keys)]
     whole = trial.run(mask=mask)
     for cuts, made in found:
-        trial.close(made.output, whole, same(trial), f"output of chunks {cuts}, one call expected")
+        trial.close(made.output, whole, trial.near(), f"output of chunks {cuts}, one call expected")
 
 
 def _in_two_chunks(trial: Trial) -> None:
@@ -163,7 +164,7 @@ def _in_two_chunks(trial: Trial) -> None:
     if takes(trial.attn, *trial.inputs, mask):
         cuts = [1, length - 3, 2] if length > 4 else [length]
         made = decode(trial, cuts).output
-        trial.close(made, trial.run(mask=mask), same(trial), f"output of chunks {cuts}")
+        trial.close(made, trial.run(mask=mask), trial.near(), f"output of chunks {cuts}")
 
 
 @LAWS.law("X-07", "claimed", needs=NEEDS)
@@ -202,7 +203,7 @@ def final_state(case: Case) -> None:
             case.holds(len(mine) == len(theirs) > 0, "states of other chunks hold other tensors")
             for a, b in zip(mine, theirs, strict=True):
                 if a.is_floating_point():
-                    trial.close(a, b, same(trial), "content of the state")
+                    trial.close(a, b, trial.near(), "content of the state")
                 else:
                     trial.equal(a, b, "content of the state")
 
@@ -241,7 +242,7 @@ def gradients_through_steps(case: Case) -> None:
                 )
                 if mine is not None:
                     trial.close(
-                        mine, theirs, 10 * same(trial), f"gradient of {name} in chunks {cuts}"
+                        mine, theirs, 10 * trial.near(), f"gradient of {name} in chunks {cuts}"
                     )
 
     each(case, probe, samples(case, ("causal", "causal-left", "bias-causal")))
@@ -273,7 +274,7 @@ def padding_in_steps(case: Case) -> None:
             for cuts in ([1] * s.keys, chunks(s.keys, (2, 4))):
                 found = decode(trial, cuts, (trial.query, key, value), mask).output
                 what = f"output of chunks {cuts} with {filling} in the padding"
-                trial.close(found, clean, same(trial), what)
+                trial.close(found, clean, trial.near(), what)
         for b in range(s.batch):
             alone = decode(
                 trial,
@@ -281,7 +282,7 @@ def padding_in_steps(case: Case) -> None:
                 [t[b : b + 1] for t in trial.inputs],
                 mask.replace(key_valid=valid[b : b + 1]),
             ).output
-            trial.close(alone, clean[b : b + 1], same(trial), f"output of item {b} by itself")
+            trial.close(alone, clean[b : b + 1], trial.near(), f"output of item {b} by itself")
 
     each(case, probe, samples(case, ("causal",)))
 

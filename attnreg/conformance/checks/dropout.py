@@ -12,9 +12,9 @@ from torch import Tensor
 from attnreg.checked import CheckedAttention
 from attnreg.conformance.case import Case, Inputs, Trial
 from attnreg.conformance.checks import Laws
-from attnreg.conformance.checks.shapes import same, takes
 from attnreg.conformance.masks import RECIPES, Sizes
 from attnreg.conformance.measure import LIMITS, relative, reseed
+from attnreg.conformance.trial import takes
 from attnreg.mask import Mask
 
 LAWS = Laws()
@@ -56,12 +56,12 @@ def no_dropout_in_evaluation(case: Case) -> None:
             second = attn(*call)
         if case.able.deterministic and case.device.type == "cpu":
             trial.equal(second, first, "output of two calls with dropout=0.9 in evaluation mode")
-        trial.close(case.call(attn, *call), expected, same(trial), "output with dropout=0.9")
+        trial.close(case.call(attn, *call), expected, trial.near(), "output with dropout=0.9")
         if case.able.weights != "none":
             with case.running("attn.weights"), torch.no_grad():
                 found = attn.weights(*call[:2], trial.mask)
                 plain = trial.attn.weights(*call[:2], trial.mask)
-            trial.close(found, plain, same(trial), "weights with dropout=0.9")
+            trial.close(found, plain, trial.near(), "weights with dropout=0.9")
 
     masks = ("none", "causal", "padding", "bias-causal", "packed")
     case.each(probe, case.samples(masks=masks))

@@ -9,13 +9,13 @@ import torch
 
 from attnreg.conformance.case import Case, Trial
 from attnreg.conformance.checks import Laws
+from attnreg.conformance.checks.precision import narrow
 from attnreg.conformance.checks.stability import (
     USUAL,
     Change,
     all_equal,
     huge_key,
     large_row,
-    narrow,
     spread_by,
     times,
 )

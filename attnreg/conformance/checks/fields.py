@@ -19,7 +19,6 @@ from attnreg.conformance.visibility import (
     agrees,
     attend_to_what_the_mask_shows,
     hidden_is_nothing,
-    near,
     shown_is_all,
     square,
     thin,
@@ -75,7 +74,7 @@ def allowed_broadcasts(trial: Trial) -> None:
         whole = (drawn > -0.3).expand(s.batch, s.heads, s.queries, s.keys).clone()
         full = mask.replace(allowed=whole)
         expected = trial.run(mask=full)
-        trial.close(trial.run(mask=mask), expected, near(trial), f"allowed of {what}")
+        trial.close(trial.run(mask=mask), expected, trial.near(), f"allowed of {what}")
 
 
 @LAWS.law("M-06", "claimed", needs=("allowed",))
@@ -132,7 +131,7 @@ def open_is_none(trial: Trial) -> None:
     """A mask that hides nothing changes nothing."""
     expected = trial.run()
     for what, mask in open_masks(trial):
-        trial.close(trial.run(mask=mask), expected, near(trial), what)
+        trial.close(trial.run(mask=mask), expected, trial.near(), what)
 
 
 @LAWS.law("M-09", "required")
@@ -154,7 +153,7 @@ def booleans_intersect(trial: Trial) -> None:
         return
     both = mask.allowed & mask.key_valid[:, None, None, :]
     expected = trial.run(mask=mask.replace(key_valid=None, allowed=both))
-    trial.close(trial.run(), expected, near(trial), "key_valid and allowed against their AND")
+    trial.close(trial.run(), expected, trial.near(), "key_valid and allowed against their AND")
 
 
 @LAWS.law("M-10", "claimed", needs=("allowed",))
@@ -187,7 +186,7 @@ def mask_is_left_alone(trial: Trial) -> None:
         version = getattr(trial.mask, name)._version
         trial.case.holds(version == versions[name], f"mask.{name} was written to")
     copy = trial.mask.replace(**before)
-    trial.close(trial.run(mask=copy), expected, near(trial), "the same mask once more")
+    trial.close(trial.run(mask=copy), expected, trial.near(), "the same mask once more")
 
 
 def expanded_mask_is_taken(trial: Trial) -> None:
@@ -205,7 +204,7 @@ def expanded_mask_is_taken(trial: Trial) -> None:
             shared = trial.mask.replace(**{name: tensor.expand(shape)})
             own = trial.mask.replace(**{name: tensor.expand(shape).clone()})
             expected = trial.run(mask=own)
-            trial.close(trial.run(mask=shared), expected, near(trial), f"an expanded {name}")
+            trial.close(trial.run(mask=shared), expected, trial.near(), f"an expanded {name}")
 
 
 @LAWS.law("M-12", "required", needs=("mask_tensors",))
@@ -229,7 +228,7 @@ def bias_of_any_dtype(trial: Trial) -> None:
     expected = trial.run(mask=trial.mask.replace(bias=coarse.to(trial.query.dtype)))
     for dtype in (torch.float32, torch.bfloat16, torch.float16, trial.case.dtype):
         found = trial.run(mask=trial.mask.replace(bias=coarse.to(dtype)))
-        trial.close(found, expected, near(trial), f"a bias in {dtype}")
+        trial.close(found, expected, trial.near(), f"a bias in {dtype}")
 
 
 def large_bias(trial: Trial) -> None:
@@ -271,13 +270,13 @@ def bias_broadcasts(trial: Trial) -> None:
         whole = cut.expand(s.batch, s.heads, s.queries, s.keys).clone()
         expected = trial.run(mask=trial.mask.replace(bias=whole))
         found = trial.run(mask=trial.mask.replace(bias=cut))
-        trial.close(found, expected, near(trial), f"bias of {what}")
+        trial.close(found, expected, trial.near(), f"bias of {what}")
     if trial.case.able.allowed:
         seen = whole != -torch.inf
         zero = torch.zeros_like(whole).masked_fill(~seen, -torch.inf)
         expected = trial.run(mask=trial.mask.replace(allowed=seen))
         found = trial.run(mask=trial.mask.replace(bias=zero))
-        trial.close(found, expected, near(trial), "a bias of 0 and -inf against allowed")
+        trial.close(found, expected, trial.near(), "a bias of 0 and -inf against allowed")
 
 
 @LAWS.law("M-16", "claimed", needs=("bias",))
@@ -309,7 +308,7 @@ def offset_is_nothing(trial: Trial) -> None:
     expected = trial.run(mask=trial.mask.replace(query_offset=None))
     for offset in (0, 3, -4, trial.sizes.keys + 3):
         found = trial.run(mask=trial.mask.replace(query_offset=offset))
-        trial.close(found, expected, near(trial), f"query_offset={offset}")
+        trial.close(found, expected, trial.near(), f"query_offset={offset}")
 
 
 @LAWS.law("M-19", "required", needs=("noncausal", "order_free"))
@@ -333,7 +332,7 @@ def dense_is_the_same(trial: Trial) -> None:
         far = mask.query_offset if able.positional else trial.sizes.keys
         whole = whole.replace(causal=True, query_offset=far)
     expected = trial.case.call(trial.attn, *trial.inputs, whole)
-    trial.close(found, expected, near(trial), "against the mask written out as allowed")
+    trial.close(found, expected, trial.near(), "against the mask written out as allowed")
 
 
 @LAWS.law("M-23", "claimed", needs=("allowed",))

@@ -15,7 +15,6 @@ from attnreg.conformance.visibility import (
     CAUSAL,
     agrees,
     garbage,
-    near,
     open_mask,
     samples,
     small,
@@ -35,7 +34,7 @@ def unmoved(trial: Trial, found: Tensor, expected: Tensor, what: str) -> None:
     if trial.query.device.type == "cpu":
         trial.equal(found, expected, what)
     else:
-        trial.close(found, expected, near(trial), what)
+        trial.close(found, expected, trial.near(), what)
 
 
 def filled(tensor: Tensor, stored: float | None) -> Tensor:
@@ -80,7 +79,7 @@ def items_are_as_alone(trial: Trial) -> None:
         one = slice(item, item + 1)
         query, key, value = (t[one] for t in trial.inputs)
         alone = case.call(trial.attn, query, key, value, of_item(trial.mask, item))
-        trial.close(found[one], alone, near(trial), f"item {item} against a batch of one")
+        trial.close(found[one], alone, trial.near(), f"item {item} against a batch of one")
 
 
 @LAWS.law("I-01", "required", needs=("settled",))
@@ -155,7 +154,7 @@ def grouped_is_repeated(trial: Trial) -> None:
         t.repeat_interleave(s.heads // s.kv_heads, dim=1) for t in (trial.key, trial.value)
     )
     expected = case.call(repeated, trial.query, key, value, trial.mask)
-    trial.close(trial.run(), expected, near(trial), "grouped heads against repeated ones")
+    trial.close(trial.run(), expected, trial.near(), "grouped heads against repeated ones")
 
 
 def one_key_head_serves_its_group(trial: Trial) -> None:
@@ -223,7 +222,7 @@ def keys_have_no_order(trial: Trial) -> None:
             value=trial.value[:, :, order],
             mask=permuted(trial.mask, order, -1),
         )
-        trial.close(found, expected, near(trial), "keys and values in another order")
+        trial.close(found, expected, trial.near(), "keys and values in another order")
 
 
 SETS = ("none", "padding", "padding-holes", "allowed", "bias", "allowed-padding", "bias-allowed")
@@ -253,7 +252,7 @@ def queries_have_no_order(trial: Trial) -> None:
     expected = trial.run()
     for order in orders(trial.sizes.queries, trial.query.device):
         found = trial.run(trial.query[:, :, order], mask=permuted(trial.mask, order, -2))
-        trial.close(found, expected[:, :, order], near(trial), "queries in another order")
+        trial.close(found, expected[:, :, order], trial.near(), "queries in another order")
 
 
 @LAWS.law(
@@ -353,7 +352,7 @@ def columns_are_apart(trial: Trial) -> None:
         found = trial.run(value=value)
         others = [n for n in range(width) if n != column]
         what = f"the other columns, after column {column} of the values got other numbers"
-        trial.close(found[..., others], expected[..., others], near(trial), what)
+        trial.close(found[..., others], expected[..., others], trial.near(), what)
 
 
 @LAWS.law("I-09", "claimed", needs=("weights",))

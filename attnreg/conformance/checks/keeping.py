@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from attnreg.conformance.case import Case, Trial
 from attnreg.conformance.checks import Laws
 from attnreg.conformance.checks.life import build_like, load, loose, some_settings, use
-from attnreg.conformance.checks.shapes import alike, same, takes, three
+from attnreg.conformance.checks.shapes import alike, three
 from attnreg.conformance.measure import reseed
+from attnreg.conformance.trial import takes
 from attnreg.errors import AttnregError
 
 LAWS = Laws()
@@ -94,14 +95,14 @@ def modes_agree(case: Case) -> None:
         with torch.inference_mode():
             inside = three(t.clone() for t in trial.inputs)
             found = case.call(attn, *inside, mask).clone()
-        trial.close(found.clone(), expected, same(trial), "output in inference_mode")
+        trial.close(found.clone(), expected, trial.near(), "output in inference_mode")
         inputs = trial.tracked()
         if case.able.differentiable and takes(attn, *inputs, mask):
             found = trial.run(*inputs).detach()
-            trial.close(found, expected, same(trial), "output with gradients")
+            trial.close(found, expected, trial.near(), "output with gradients")
         for p in attn.parameters():
             p.requires_grad_(False)
-        trial.close(trial.run(), expected, same(trial), "output with frozen parameters")
+        trial.close(trial.run(), expected, trial.near(), "output with frozen parameters")
         attn.train()
         if not takes(attn, *trial.inputs, mask):
             return
@@ -111,7 +112,7 @@ def modes_agree(case: Case) -> None:
             with case.running("the call in training mode"), torch.no_grad():
                 drawn.append(attn(*trial.inputs, mask))
         if case.able.deterministic or torch.equal(*drawn):
-            trial.close(drawn[0], expected, same(trial), "output in training mode, no dropout")
+            trial.close(drawn[0], expected, trial.near(), "output in training mode, no dropout")
 
     masks = ("none", "causal", "padding", "allowed", "bias-causal", "window", "packed")
     case.each(probe, case.samples(masks=masks))

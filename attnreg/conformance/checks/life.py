@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from attnreg.checked import CheckedAttention
 from attnreg.conformance.case import Case, Trial
 from attnreg.conformance.checks import Laws
-from attnreg.conformance.checks.shapes import alike, takes, three
+from attnreg.conformance.checks.shapes import alike, three
 from attnreg.conformance.measure import reseed
+from attnreg.conformance.trial import takes
 from attnreg.errors import AttnregError
 
 LAWS = Laws()

@@ -17,13 +17,11 @@ from attnreg.conformance.visibility import (
     SHORT,
     attend_to_what_the_mask_shows,
     by_turns,
-    can_run,
     dead_rows_are_zero,
     hidden_in_training,
     hidden_is_nothing,
     hidden_is_nothing_at_300,
     hidden_with_gradients,
-    near,
     shown_is_all,
     small,
     square,
@@ -227,7 +225,7 @@ def constant_stays_constant(trial: Trial) -> None:
     some = found[seen]
     if trial.case.able.positional:  # a pattern of its own may leave nothing
         some = some[some.ne(0).any(dim=-1)]
-    trial.close(some, torch.full_like(some, 3.5), near(trial), "rows over values of 3.5")
+    trial.close(some, torch.full_like(some, 3.5), trial.near(), "rows over values of 3.5")
 
 
 @LAWS.law("M-14", "claimed", needs=("masks", "normalized", "weights"))
@@ -318,13 +316,13 @@ def modes_agree(trial: Trial) -> None:
     """Training without dropout, and asking for gradients, changes no output."""
     expected = trial.run()
     trial.attn.train()
-    trial.close(trial.run(), expected, near(trial), "training mode against evaluation mode")
-    if trial.case.able.differentiable and can_run(trial, trial.tracked()):
+    trial.close(trial.run(), expected, trial.near(), "training mode against evaluation mode")
+    if trial.case.able.differentiable and trial.takes(trial.tracked()):
         found = trial.run(*trial.tracked())
-        trial.close(found, expected, near(trial), "with gradients against without")
+        trial.close(found, expected, trial.near(), "with gradients against without")
         trial.attn.eval()
         found = trial.run(*trial.tracked())
-        trial.close(found, expected, near(trial), "with gradients against without")
+        trial.close(found, expected, trial.near(), "with gradients against without")
 
 
 @LAWS.law("M-22", "claimed", needs=("masks", "deterministic"))

@@ -12,9 +12,7 @@ from attnreg.conformance.checks import Laws
 from attnreg.conformance.masks import RECIPES
 from attnreg.conformance.visibility import (
     attend_to_what_the_mask_shows,
-    can_run,
     garbage,
-    near,
     samples,
     small,
     square,
@@ -31,7 +29,7 @@ def packed_is_apart(trial: Trial) -> None:
     assert mask.cu_seqlens is not None  # every kind of mask that this probe gets is packed
     assert mask.key_offsets is not None
     rows, columns = mask.cu_seqlens.tolist(), mask.key_offsets.tolist()
-    tracked = case.able.differentiable and can_run(trial, trial.tracked())
+    tracked = case.able.differentiable and trial.takes(trial.tracked())
     whole, apart = (trial.tracked() if tracked else trial.inputs for _ in range(2))
     found = trial.run(*whole)
     pieces: list[Tensor] = []
@@ -49,7 +47,7 @@ def packed_is_apart(trial: Trial) -> None:
     rest = trial.sizes.queries - rows[-1]
     pieces.append(torch.zeros_like(found[:, :, :rest]))
     expected = torch.cat(pieces, dim=2)
-    trial.close(found, expected, near(trial), "packed sequences against separate calls")
+    trial.close(found, expected, trial.near(), "packed sequences against separate calls")
     trial.equal(found[:, :, rows[-1] :], pieces[-1], "rows past the last sequence")
     if not found.requires_grad:
         return
@@ -59,7 +57,7 @@ def packed_is_apart(trial: Trial) -> None:
         theirs = torch.autograd.grad(expected, apart, arriving, allow_unused=True)
     for name, a, b in zip(("query", "key", "value"), mine, theirs, strict=True):
         if a is not None and b is not None:
-            trial.close(a, b, near(trial), f"gradient by {name} against separate calls")
+            trial.close(a, b, trial.near(), f"gradient by {name} against separate calls")
 
 
 def packed_garbage_stays(trial: Trial) -> None:
@@ -80,7 +78,7 @@ def packed_garbage_stays(trial: Trial) -> None:
             trial.close(
                 found[:, :, part],
                 expected[:, :, part],
-                near(trial),
+                trial.near(),
                 f"the other sequences, after sequence {n} got other numbers",
             )
 

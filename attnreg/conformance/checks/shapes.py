@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnreg.checked import CheckedAttention
 from attnreg.conformance.case import Case, Inputs, Trial
 from attnreg.conformance.checks import Laws
 from attnreg.conformance.masks import RECIPES, Sizes
-from attnreg.conformance.measure import LIMITS, SAME
+from attnreg.conformance.measure import LIMITS
 from attnreg.conformance.plainmask import lower
+from attnreg.conformance.trial import takes
 from attnreg.mask import Mask
 
 LAWS = Laws()
@@ -25,23 +25,10 @@ def three(tensors: Iterable[Tensor]) -> Inputs:
     return query, key, value
 
 
-def same(trial: Trial, factor: float = 1.0) -> float:
-    """How far two ways to compute one thing may round apart in the trial's dtype."""
-    dtype = trial.sample.dtype
-    return SAME if dtype is torch.float64 else factor * LIMITS[dtype]
-
-
 def alike(trial: Trial, found: Tensor, expected: Tensor, what: str) -> None:
     """Compare two runs of one computation: a hundredth of what rounding may do is left to them."""
     on_cpu = trial.case.device.type == "cpu"
-    trial.close(found, expected, (0.01 if on_cpu else 1.0) * same(trial), what)
-
-
-def takes(attn: CheckedAttention, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> bool:
-    """Whether the implementation that was asked for can run a call."""
-    tracked = any(t.requires_grad for t in (query, key, value))
-    with torch.set_grad_enabled(tracked):
-        return attn.explain(query, key, value, mask).chosen is not None
+    trial.close(found, expected, (0.01 if on_cpu else 1.0) * trial.near(), what)
 
 
 def _right(trial: Trial) -> None:
@@ -52,15 +39,15 @@ def _right(trial: Trial) -> None:
         return
     if sample.implementation != "eager" and len(case.variant.implementations) > 1:
         eager = Trial(case, replace(sample, implementation="eager"))
-        trial.close(trial.run(), eager.run(), same(trial), "output against the eager one")
+        trial.close(trial.run(), eager.run(), trial.near(), "output against the eager one")
     if case.able.positional or sample.mask != "none" or not case.able.deterministic:
         again = Trial(case, sample)
-        trial.close(trial.run(), again.run(), same(trial), "output of an equal module")
+        trial.close(trial.run(), again.run(), trial.near(), "output of an equal module")
         return
     order = torch.randperm(trial.sizes.keys, generator=torch.Generator().manual_seed(3))
     order = order.to(trial.key.device)
     shuffled = trial.run(key=trial.key[:, :, order], value=trial.value[:, :, order])
-    trial.close(shuffled, trial.run(), same(trial), "output with keys in another order")
+    trial.close(shuffled, trial.run(), trial.near(), "output with keys in another order")
 
 
 def _square(*lengths: int) -> Iterator[Sizes]:
@@ -134,7 +121,7 @@ def _as_fresh(trial: Trial, sizes: Sizes, mask: str, what: str, seed: int = 0) -
     made = case.mask(mask, sizes)
     if takes(fresh, *inputs, made):
         expected = case.call(fresh, *inputs, made)
-        trial.close(trial.run(*inputs, made), expected, same(trial), f"output {what}")
+        trial.close(trial.run(*inputs, made), expected, trial.near(), f"output {what}")
 
 
 @LAWS.law("X-06")
@@ -193,7 +180,7 @@ def _written_over(trial: Trial, mask: Mask) -> None:
             mask.key_valid[:, seed - 1] = False
         fresh = Trial(case, trial.sample).attn
         expected = case.call(fresh, *three(t.clone() for t in memory), mask)
-        trial.close(trial.run(*memory, mask), expected, same(trial), "output of new values")
+        trial.close(trial.run(*memory, mask), expected, trial.near(), "output of new values")
 
 
 def _empty(trial: Trial) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnreg.conformance.case import Case, Trial
 from attnreg.conformance.checks import Laws
+from attnreg.conformance.checks.precision import narrow
 from attnreg.conformance.masks import Sizes
 from attnreg.conformance.oracle import agrees, finite
 
@@ -71,10 +72,6 @@ def products(case: Case) -> None:
     samples = case.samples(masks=masks, sizes=[WIDE], dtypes=narrow(case))
     with torch.no_grad():
         case.each(_judged(large_row), samples)
-
-
-def narrow(case: Case) -> list[torch.dtype]:
-    return [d for d in case.dtypes if d is not torch.float64]
 
 
 def spread_by(factor: float) -> Change:

@@ -12,7 +12,8 @@ from torch import Tensor
 from attnreg.conformance.case import Case, Trial
 from attnreg.conformance.checks import Laws
 from attnreg.conformance.checks.decoding import NEEDS, causal, decode, each, part, samples, step
-from attnreg.conformance.checks.shapes import same, takes, three
+from attnreg.conformance.checks.shapes import three
+from attnreg.conformance.trial import takes
 from attnreg.errors import AttnregError, ShapeError, UnsupportedMask
 from attnreg.mask import Mask
 
@@ -66,7 +67,7 @@ def a_state_is_a_value(case: Case) -> None:
             if takes(trial.attn, *joined, causal(whole)):
                 expected = trial.run(*joined, causal(whole))[:, :, first:]
                 found = torch.cat(outputs, dim=2)
-                trial.close(found, expected, same(trial), "a continuation of a forked state")
+                trial.close(found, expected, trial.near(), "a continuation of a forked state")
 
     each(case, probe, samples(case, ("causal", "causal-left")))
 
@@ -124,7 +125,7 @@ def select(case: Case) -> None:
                 if mask.key_valid is not None:
                     mask = mask.replace(key_valid=mask.key_valid[rows])
                 found, at = step(case, trial.attn, [t[rows] for t in chunk], at, mask)
-                trial.close(found, whole[rows], same(trial), f"output after select({index})")
+                trial.close(found, whole[rows], trial.near(), f"output after select({index})")
         for wrong in ([s.batch], [-1], "a"):
             case.refuses(AttnregError, f"select({wrong!r})", lambda bad=wrong: state.select(bad))  # type: ignore[misc]  # the default binds the value of this turn
 
@@ -191,7 +192,7 @@ def a_state_crosses_modes(case: Case) -> None:
                 found.append(output)
             what = f"output of tokens {start} to {stop} in another mode"
             joined = torch.cat(found, dim=2)
-            trial.close(joined.detach(), whole[:, :, start:stop], same(trial), what)
+            trial.close(joined.detach(), whole[:, :, start:stop], trial.near(), what)
             return state
 
         with torch.inference_mode():

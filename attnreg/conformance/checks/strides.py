@@ -9,8 +9,9 @@ from torch import Tensor
 
 from attnreg.conformance.case import Case, Inputs, Trial
 from attnreg.conformance.checks import Laws
-from attnreg.conformance.checks.shapes import same, takes, three
+from attnreg.conformance.checks.shapes import three
 from attnreg.conformance.masks import Sizes
+from attnreg.conformance.trial import takes
 
 LAWS = Laws()
 
@@ -68,11 +69,11 @@ def _laid_out(trial: Trial) -> None:
         alone = ALONE if trial.case.full else (ALONE[0], ALONE[1 + n % 3])
         for what, which in (("query, key and value", (0, 1, 2)), *alone):
             found = trial.run(*_strided(trial.inputs, view, which), mask)
-            trial.close(found, plain, same(trial), f"output with {what} {name}")
+            trial.close(found, plain, trial.near(), f"output with {what} {name}")
     for name, view in REPEATED.items():
         views = _strided(trial.inputs, view, (0, 1, 2))
         expected = trial.run(*three(t.contiguous() for t in views))
-        trial.close(trial.run(*views), expected, same(trial), f"output of {name}")
+        trial.close(trial.run(*views), expected, trial.near(), f"output of {name}")
 
 
 def _mask_views(trial: Trial) -> None:
@@ -85,7 +86,7 @@ def _mask_views(trial: Trial) -> None:
         spread = torch.stack([tensor, tensor], dim=-1)[..., 0]
         for view in (turned, spread):
             found = trial.run(mask=mask.replace(**{name: view}))
-            trial.close(found, plain, same(trial), f"output with other strides of {name}")
+            trial.close(found, plain, trial.near(), f"output with other strides of {name}")
 
 
 def _one_tensor(trial: Trial) -> None:
@@ -94,10 +95,10 @@ def _one_tensor(trial: Trial) -> None:
         return
     x = trial.query
     expected = trial.run(x, x.clone(), x.clone())
-    trial.close(trial.run(x, x, x), expected, same(trial), "output with one tensor thrice")
+    trial.close(trial.run(x, x, x), expected, trial.near(), "output with one tensor thrice")
     joined = torch.stack(trial.inputs, dim=3).transpose(1, 2).contiguous()  # (B, L, H, 3, D)
     query, key, value = joined.transpose(1, 2).unbind(3)
-    trial.close(trial.run(query, key, value), trial.run(), same(trial), "output of unbound views")
+    trial.close(trial.run(query, key, value), trial.run(), trial.near(), "output of unbound views")
 
 
 @LAWS.law("X-01")
@@ -148,7 +149,7 @@ def _compare_gradients(
             (mine is None) == (theirs is None), f"{name} gets a gradient or not, {what}"
         )
         if mine is not None:
-            trial.close(mine, theirs, same(trial, 4.0), f"gradient of {name} {what}")
+            trial.close(mine, theirs, trial.near(4.0), f"gradient of {name} {what}")
 
 
 @LAWS.law("X-11", needs=("differentiable",))
