@@ -1,4 +1,8 @@
-"""With ``ATTNREG_NO_SKIPS=1`` a skipped test is an error: what a machine cannot run, it says."""
+"""Rules for every test.
+
+With ``ATTNREG_NO_SKIPS=1`` a skipped test is an error: what a machine cannot run, it says. And a
+test leaves the process as it was: one that turns a kernel off fails another one, elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,17 @@ import os
 
 import pytest
 
+from attnreg import process
+
 NO_SKIPS = os.environ.get("ATTNREG_NO_SKIPS") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_process_alone():
+    before = process.read(process.FLAGS)
+    yield
+    left = process.changed(before, process.read(process.FLAGS))
+    assert not left, f"the test left this changed: {', '.join(left)}"
 
 
 def skipped(config: pytest.Config) -> list[tuple[str, str]]:

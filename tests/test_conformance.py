@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -11,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import attnreg
-from attnreg import Capabilities, Check, OptionError, Variant, conformance
+from attnreg import Capabilities, Check, OptionError, Variant, conformance, process
 from attnreg.cli import app
 from attnreg.conformance import Case, Failure, Result
 from attnreg.conformance.checks import built_in
@@ -52,6 +54,56 @@ HALVED = Variant("halved", Halved, summary="half of it", reference=doubled)
 
 def law(case):
     case.holds(case.variant.name == "linear", "this is not linear", measured=2.0)
+
+
+def _other(value):
+    """Something else of the same kind as a setting."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, tuple):
+        return (_other(value[0]), *value[1:])
+    others = {"highest": "high", "none": "tf32", torch.float32: torch.float64}
+    return others[value]
+
+
+TIDIED = {
+    name: state
+    for name, state in process.FLAGS.items()
+    if state.put is not None
+    and name not in ("torch's default device", "NumPy's handling of errors")
+}
+
+
+@pytest.mark.parametrize("name", TIDIED)
+def test_a_check_puts_back_what_a_variant_sets(name):
+    state = TIDIED[name]
+    before = state.look()
+
+    def meddles(case):
+        state.put(_other(before))
+        case.holds(state.look() != before, "it cannot be set")
+
+    result = judge(Case(LINEAR, full=False), Check("acme-flag", meddles))
+    assert (result.status, state.look()) == ("pass", before)
+
+
+def test_a_check_puts_back_device_draws_and_errors():
+    before = process.read({**process.FLAGS, **process.DRAWS})
+
+    def meddles(case):
+        torch.set_default_device("meta")
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        np.seterr(all="raise")
+        case.holds(
+            len(process.changed(before, process.read({**process.FLAGS, **process.DRAWS}))) == 5, ""
+        )
+
+    assert judge(Case(LINEAR, full=False), Check("acme-draws", meddles)).status == "pass"
+    assert not process.changed(before, process.read({**process.FLAGS, **process.DRAWS}))
 
 
 # ---------------------------------------------------------------------------------------------

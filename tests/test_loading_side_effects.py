@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import signal
 import subprocess
 import sys
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from attnreg import BrokenPlugin
+from attnreg import BrokenPlugin, process
 from tests.throwaway import good, isolated
 
 
@@ -34,26 +31,15 @@ def only(registry):
 @pytest.fixture
 def _restored(monkeypatch):
     """Put back what the sources below change."""
-    dtype, threads, draws = (
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-        torch.get_rng_state(),
-    )
-    python, numpy = random.getstate(), np.random.get_state()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    level, flash = logging.root.level, torch.backends.cuda.flash_sdp_enabled()
     kept = [
         (owner, name, getattr(owner, name))
         for owner, name in (
             (functional, "softmax"),
             (functional, "scaled_dot_product_attention"),
             (torch, "softmax"),
-            (torch.backends.cudnn, "benchmark"),
-            (torch.backends.cudnn, "deterministic"),
-            (torch.backends.cuda.matmul, "fp32_precision"),
         )
     ]
-    monkeypatch.setattr(logging.root, "handlers", logging.root.handlers.copy())
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(functional, "acme", None, raising=False)
     monkeypatch.delattr(functional, "acme")
@@ -61,20 +47,10 @@ def _restored(monkeypatch):
     for name in ("ACME_NEW", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    with warnings.catch_warnings():
+    with process.restored(), warnings.catch_warnings():
         yield
     for owner, name, value in kept:
         setattr(owner, name, value)
-    torch.set_default_dtype(dtype)
-    torch.set_default_device(None)
-    torch.set_num_threads(threads)
-    torch.set_rng_state(draws)
-    torch.set_grad_enabled(True)
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cuda.enable_flash_sdp(flash)
-    random.setstate(python)
-    np.random.set_state(numpy)
-    logging.root.setLevel(level)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -104,8 +80,8 @@ SIDE_EFFECTS = [
     ("logging.root.addHandler(logging.NullHandler())", "logging.root"),
     ("os.environ['ACME_NEW'] = 'secret'", "os.environ['ACME_NEW']"),
     ("del os.environ['ACME_PRESENT']", "os.environ['ACME_PRESENT']"),
-    ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "the handler of SIGINT"),
-    ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "the handler of SIGTERM"),
+    ("signal.signal(signal.SIGINT, print)", "the handler of SIGINT"),
+    ("signal.signal(signal.SIGTERM, print)", "the handler of SIGTERM"),
     ("random.random()", "the state of random"),
     ("np.random.rand()", "the state of numpy.random"),
 ]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
+from attnreg import process
 from attnreg.conformance.case import Case
 from attnreg.conformance.measure import CannotJudge, DoesNotApply, Failure
 from attnreg.conformance.needs import lacking
@@ -151,19 +150,7 @@ def _shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Restore what a law or a variant may change: seeds, modes, default dtype, warnings."""
-    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
-    exact = torch.are_deterministic_algorithms_enabled()
-    drawn = random.getstate(), np.random.get_state()
-    with warnings.catch_warnings(), torch.random.fork_rng():
+    """Restore what a law or a variant may change: settings, random generators, warnings."""
+    with process.restored(), warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")  # a plugin's or torch's own; a law about one records it
-        try:
-            yield
-        finally:
-            random.setstate(drawn[0])
-            np.random.set_state(drawn[1])
-            torch.set_grad_enabled(modes[0])
-            torch.set_default_dtype(modes[1])
-            torch.set_num_threads(modes[2])
-            if torch.are_deterministic_algorithms_enabled() != exact:  # setting it costs seconds
-                torch.use_deterministic_algorithms(exact)
+        yield

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from attnreg import process
 from attnreg.conformance.case import Case, Inputs
 from attnreg.conformance.checks import Laws
 from attnreg.conformance.measure import relative
@@ -26,44 +25,6 @@ LAWS = Laws()
 THREADS = 8
 
 Call = tuple[Tensor, Tensor, Tensor, Mask]
-
-
-def flags() -> dict[str, Any]:
-    """What is set for the whole process or thread, by torch's and NumPy's public getters."""
-    cuda = torch.backends.cuda
-    return {
-        "the default dtype": torch.get_default_dtype(),
-        "the default device": torch.get_default_device(),
-        "whether gradients are recorded": torch.is_grad_enabled(),
-        "inference mode": torch.is_inference_mode_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "anomaly detection": torch.is_anomaly_enabled(),
-        "the number of threads": torch.get_num_threads(),
-        "use of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the precision of float32 products": torch.get_float32_matmul_precision(),
-        "the flash kernel": cuda.flash_sdp_enabled(),
-        "the memory-efficient kernel": cuda.mem_efficient_sdp_enabled(),
-        "the plain kernel": cuda.math_sdp_enabled(),
-        "the cuDNN kernel": cuda.cudnn_sdp_enabled(),
-        "NumPy's handling of errors": tuple(sorted(np.geterr().items())),
-    }
-
-
-@contextmanager
-def _restored() -> Iterator[None]:
-    """Put back what a wrong variant may leave behind, beside what every check puts back."""
-    before = flags()
-    try:
-        yield
-    finally:
-        cuda = torch.backends.cuda
-        cuda.enable_flash_sdp(before["the flash kernel"])
-        cuda.enable_mem_efficient_sdp(before["the memory-efficient kernel"])
-        cuda.enable_math_sdp(before["the plain kernel"])
-        cuda.enable_cudnn_sdp(before["the cuDNN kernel"])
-        torch.set_float32_matmul_precision(before["the precision of float32 products"])
-        torch.autograd.set_detect_anomaly(before["anomaly detection"])
-        np.seterr(**dict(before["NumPy's handling of errors"]))
 
 
 def _calls(case: Case) -> list[Call]:
@@ -90,39 +51,37 @@ def threads(case: Case) -> None:
     size that waits on the module for a later line is overwritten by then. No global flag, such as
     the default dtype or which kernels torch may use, is left changed.
     """
-    with _restored():
-        before = flags()
-        attn, calls = case.build(), _calls(case)
+    before = process.read(process.FLAGS)
+    attn, calls = case.build(), _calls(case)
 
-        def run(call: Call) -> Tensor:
-            with torch.no_grad():
-                output: Tensor = attn(*call)
-            return output
+    def run(call: Call) -> Tensor:
+        with torch.no_grad():
+            output: Tensor = attn(*call)
+        return output
 
-        with case.running("the call"):
-            expected = [run(call) for call in calls]
-            again = [run(call) for call in calls]
-        _unchanged(case, before, "a call")
-        if not case.able.deterministic and not all(map(torch.equal, expected, again)):
-            case.skip("it draws random numbers in evaluation mode")
-        _overlapping(case, run, calls, expected)
-        _at_once(case, run, calls, expected)
-        _unchanged(case, before, "calls from several threads")
-        if case.able.differentiable:
-            query, key, value = (t.clone().requires_grad_() for t in calls[0][:3])
-            output = case.call(attn, query, key, value, calls[0][3])
-            if output.requires_grad:
-                output.sum().backward()
-            _unchanged(case, before, "a backward pass")
-        if case.able.weights != "none":
-            with case.running("attn.weights"):
-                attn.weights(calls[0][0], calls[0][1], calls[0][3])
-            _unchanged(case, before, "weights")
+    with case.running("the call"):
+        expected = [run(call) for call in calls]
+        again = [run(call) for call in calls]
+    _unchanged(case, before, "a call")
+    if not case.able.deterministic and not all(map(torch.equal, expected, again)):
+        case.skip("it draws random numbers in evaluation mode")
+    _overlapping(case, run, calls, expected)
+    _at_once(case, run, calls, expected)
+    _unchanged(case, before, "calls from several threads")
+    if case.able.differentiable:
+        query, key, value = (t.clone().requires_grad_() for t in calls[0][:3])
+        output = case.call(attn, query, key, value, calls[0][3])
+        if output.requires_grad:
+            output.sum().backward()
+        _unchanged(case, before, "a backward pass")
+    if case.able.weights != "none":
+        with case.running("attn.weights"):
+            attn.weights(calls[0][0], calls[0][1], calls[0][3])
+        _unchanged(case, before, "weights")
 
 
 def _unchanged(case: Case, before: dict[str, Any], what: str) -> None:
-    after = flags()
-    changed = [name for name, value in before.items() if after[name] != value]
+    changed = process.changed(before, process.read(process.FLAGS))
     case.holds(not changed, f"{what} left this changed: {', '.join(changed)}")
 
 
@@ -195,7 +154,7 @@ def _at_once(
 
 
 def _note(seen: list[dict[str, Any]]) -> None:
-    seen.append(flags())
+    seen.append(process.read(process.OF_THE_PROCESS))
 
 
 @LAWS.law("T-12", "quality")
@@ -205,26 +164,16 @@ def nothing_global_meanwhile(case: Case) -> None:
     Seen by another thread at many points of a call: which kernels torch may use is a matter of
     the process, and another thread's call in that moment would run by them.
     """
-    shared = (
-        "the default dtype",
-        "use of deterministic algorithms",
-        "the precision of float32 products",
-        "the flash kernel",
-        "the memory-efficient kernel",
-        "the plain kernel",
-        "the cuDNN kernel",
-    )
     attn = case.build()
     calls = _calls(case)[:3]
-    with _restored():
-        before = flags()
-        for call in calls:
-            with At() as counted:
+    before = process.read(process.OF_THE_PROCESS)
+    for call in calls:
+        with At() as counted:
+            case.call(attn, *call)
+        for place in places(counted.calls, 40 if case.full else 12):
+            seen: list[dict[str, Any]] = []
+            with At(place, partial(_note, seen)):
                 case.call(attn, *call)
-            for place in places(counted.calls, 40 if case.full else 12):
-                seen: list[dict[str, Any]] = []
-                with At(place, partial(_note, seen)):
-                    case.call(attn, *call)
-                for during in seen:
-                    changed = [name for name in shared if during[name] != before[name]]
-                    case.holds(not changed, f"changed during a call: {', '.join(changed)}")
+            for during in seen:
+                changed = process.changed(before, during)
+                case.holds(not changed, f"changed during a call: {', '.join(changed)}")
