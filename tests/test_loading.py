@@ -180,6 +180,7 @@ def test_what_is_printed_at_import_goes_to_stderr(site, capfd):
 
 
 def test_a_slow_import_is_shown(site, monkeypatch):
+    monkeypatch.setattr("attnreg.loading.SLOW_IMPORT", 1.0)
     ticks = iter([0.0, 2.0, 2.0, 2.5])
     monkeypatch.setattr("attnreg.loading.perf_counter", lambda: next(ticks))
     for name in ("acme_a", "acme_b"):

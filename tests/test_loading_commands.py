@@ -67,6 +67,7 @@ def test_list_works_with_every_plugin_broken():
 @pytest.mark.usefixtures("all_broken")
 @pytest.mark.parametrize("strict", ["", "1"])
 def test_doctor_works_with_every_plugin_broken(strict, monkeypatch):
+    monkeypatch.setattr("attnreg.loading.SLOW_IMPORT", 1.0)
     ticks = itertools.count(0.0, 2.0)
     monkeypatch.setattr("attnreg.loading.perf_counter", lambda: next(ticks))
     result = call("doctor", "--json", ATTNREG_STRICT=strict)

@@ -102,6 +102,8 @@ def isolated(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr("attnreg.registry._default", None)
+    # A loaded machine takes seconds over any import: only a test of that says what is slow.
+    monkeypatch.setattr("attnreg.loading.SLOW_IMPORT", float("inf"))
     for variable in ("ATTNREG_STRICT", "ATTNREG_PLUGINS", "ATTNREG_DISABLE"):
         monkeypatch.delenv(variable, raising=False)
     yield site
