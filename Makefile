@@ -8,16 +8,22 @@ WORKERS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := -m pip install --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python $(PIP_INSTALL)
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 MANIFESTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml)) playground/pyproject.toml
 PLUGINS := $(foreach manifest,$(wildcard plugins/*/pyproject.toml),-e $(dir $(manifest)))
 PROJECTS := $(PLUGINS) -e 'playground[models]'
+
+# Other libraries and what they bring stay out of .venv.
+PEERS_VENV := .venv-peers
+PEERS := $(shell grep '==' tests/benchmarks/peers.txt)
+
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help install playground test lint mutants bench chromium clean
+.PHONY: help install playground test lint mutants bench peers chromium clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -38,21 +44,19 @@ lint: $(VENV)/.dev ## check format, style and types
 mutants: $(VENV)/.dev ## list which checks of the conformance suite kill which mutants
 	$(BIN)/python -m tests.mutants
 
-ifneq ($(wildcard tests/benchmarks),)
-bench: $(VENV)/.dev ## run the benchmarks
-	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only $(ARGS)
-else
-bench:
-	@echo "There are no benchmarks yet: the folder tests/benchmarks does not exist." >&2
-	@exit 1
-endif
+bench: $(VENV)/.dev ## time every variant (ARGS="--benchmark-autosave", then "--benchmark-compare")
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only \
+		--benchmark-columns=median,iqr,rounds $(ARGS)
+
+peers: $(PEERS_VENV)/.installed ## compare speed and memory with other libraries (ARGS="--variant linear")
+	$(PEERS_VENV)/bin/python -m tests.benchmarks.peers $(ARGS)
 
 chromium: ## install the browser and the Chinese fonts that the browser tests use (Debian)
 	$(SUDO) apt-get update
 	$(SUDO) apt-get install --yes --no-install-recommends chromium fonts-noto-cjk
 
-clean: ## remove .venv, caches and built files
-	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, .venv-peers, caches and built files
+	rm -rf $(VENV) $(PEERS_VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find attnreg plugins playground tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was installed from, so a second call installs nothing.
@@ -73,3 +77,10 @@ $(VENV)/.playground: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
 $(VENV)/.dev: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
 	$(INSTALL) -e '.[dev]' $(PROJECTS)
 	@touch $(VENV)/.playground $@
+
+$(PEERS_VENV)/.installed: tests/benchmarks/peers.txt pyproject.toml attnreg/_version.py constraints.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python $(PIP_INSTALL) $(TORCH)
+	$(PEERS_VENV)/bin/python $(PIP_INSTALL) -e . $(PLUGINS) $(filter-out fla-core==%,$(PEERS))
+	$(PEERS_VENV)/bin/python $(PIP_INSTALL) --no-deps $(filter fla-core==%,$(PEERS))
+	@touch $@

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnreg.attention import Attention as Attention
     from attnreg.attention import Dims as Dims
     from attnreg.checked import CheckedAttention as CheckedAttention
-    from attnreg.checked import Explanation as Explanation
+    from attnreg.choosing import Explanation as Explanation
     from attnreg.errors import AttnregError as AttnregError
     from attnreg.errors import BrokenPlugin as BrokenPlugin
     from attnreg.errors import DtypeError as DtypeError
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "attention": ("Attention", "Dims"),
-    "checked": ("CheckedAttention", "Explanation"),
+    "checked": ("CheckedAttention",),
+    "choosing": ("Explanation",),
     "errors": (
         "AttnregError",
         "BrokenPlugin",

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnreg.attention import Dims
+from attnreg.choosing import Explanation, call_of, choose, explain, needs_grad
 from attnreg.decoding import CacheState, RecurrentState, State, extend_cache
 from attnreg.errors import (
     OptionError,
     ShapeError,
     UnsupportedFeature,
-    UnsupportedImplementation,
     UnsupportedMask,
     nearest,
 )
-from attnreg.functional import expand_heads
+from attnreg.functional import attend_to_nothing, zero_where
 from attnreg.mask import Mask
 from attnreg.packing import attend_each, weigh_each
-from attnreg.tracing import is_transformed
 from attnreg.validation import (
     check_capabilities,
     check_length,
@@ -32,14 +32,7 @@ from attnreg.validation import (
     others_with,
     reason_for,
 )
-from attnreg.variant import Call, Implementation, Variant
-
-
-class Explanation(NamedTuple):
-    """Which implementation a call runs, and why the others do not."""
-
-    chosen: str | None
-    refused: Mapping[str, list[str]]
+from attnreg.variant import Implementation, Variant
 
 
 class CheckedAttention(nn.Module):
@@ -63,6 +56,7 @@ class CheckedAttention(nn.Module):
         self.dims = dims
         self.implementation = implementation
         self.module = module
+        self._holds_tensors = next(_tensors(module), None) is not None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Attend: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv).
@@ -70,10 +64,11 @@ class CheckedAttention(nn.Module):
         Raises ``ShapeError``, ``DtypeError``, ``LengthError``, ``UnsupportedMask`` or
         ``UnsupportedFeature`` before anything is computed.
         """
+        module = self.module  # once: torch looks submodules up slowly
         query, key, value = self._cast(query, key, value)
-        self._check(query, key, value, mask)
+        self._check(module, query, key, value, mask)
         key, value = _without_padding(mask, key, value)
-        return self._run(query, key, value, mask)
+        return self._run(module, query, key, value, mask)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Return the weights, (B, Hq, Lq, Lk): after softmax, before dropout, float32 or wider.
@@ -84,7 +79,7 @@ class CheckedAttention(nn.Module):
         if self.variant.capabilities.weights == "none":
             raise UnsupportedFeature(f"{self.variant.name} has no weights to show")
         query, key = self._cast(query, key)
-        self._check(query, key, None, mask)
+        self._check(self.module, query, key, None, mask)
         (key,) = _without_padding(mask, key)
         own = self.variant.capabilities.weights == "exact" and hasattr(type(self.module), "weights")
         weigh = self._own_weights if own else self._implied_weights
@@ -119,7 +114,9 @@ class CheckedAttention(nn.Module):
                 f"instead.{others_with('decode')}"
             )
         query, key, value = self._cast(query, key, value)
-        check_tensors(self.variant, self.module, {"query": query, "key": key, "value": value})
+        check_tensors(
+            self.variant, self._own(self.module), {"query": query, "key": key, "value": value}
+        )
         check_shapes(self.dims, query, key, value)
         if query.shape[2] != key.shape[2] or query.shape[2] < 1:
             raise ShapeError(
@@ -141,10 +138,10 @@ class CheckedAttention(nn.Module):
             step: Callable[..., tuple[Tensor, State]] = getattr(self.module, "step")  # noqa: B009  # mypy takes a module's unknown attribute for a tensor
             return step(query, key, value, state, mask)
         cache = state if isinstance(state, CacheState) else None
-        tracked = self._needs_grad(query, key, value, mask)
+        tracked = needs_grad(self.module, query, key, value, mask)
         cache = extend_cache(cache, key, value, mask.key_valid, tracked)
         mask = mask.replace(key_valid=cache.key_valid)  # what it hides is zero in the cache
-        return self._run(query, cache.key, cache.value, mask), cache
+        return self._run(self.module, query, cache.key, cache.value, mask), cache
 
     def explain(
         self,
@@ -159,11 +156,12 @@ class CheckedAttention(nn.Module):
         """
         query, key, value = self._cast(query, key, value)
         try:
-            self._check(query, key, value, mask)
+            self._check(self.module, query, key, value, mask)
         except NotImplementedError as error:
             names = [one.name for one in self.variant.implementations]
             return Explanation(None, {name: [str(error)] for name in names})
-        return self._explain(query, key, value, mask)
+        call = call_of(self.dims, self.module, query, key, value, mask)
+        return explain(self.variant, self.implementation, call)
 
     def extra_repr(self) -> str:
         """Show the variant and how it is computed."""
@@ -197,80 +195,38 @@ class CheckedAttention(nn.Module):
             t.to(dtype) if isinstance(t, Tensor) and t.dtype in lowered else t for t in tensors
         )
 
-    def _check(self, query: Tensor, key: Tensor, value: Tensor | None, mask: Mask) -> None:
+    def _own(self, module: nn.Module) -> Tensor | None:
+        # Walking through a module costs more than all other checks: not where nothing is found.
+        return next(_tensors(module), None) if self._holds_tensors else None
+
+    def _check(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor | None, mask: Mask
+    ) -> None:
         tensors = {"query": query, "key": key}
         if value is not None:
             tensors["value"] = value
-        check_tensors(self.variant, self.module, tensors)
+        check_tensors(self.variant, self._own(module), tensors)
         check_shapes(self.dims, query, key, value)
         check_mask(mask, query, key, key.shape[2])
         check_capabilities(self.variant, query, key, mask)
         check_length(self.variant, self.dims, key.shape[2], mask)
 
-    def _explain(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Explanation:
-        call = Call(
-            dims=self.dims,
-            query_shape=tuple(query.shape),
-            key_shape=tuple(key.shape),
-            value_shape=tuple(value.shape),
-            dtype=query.dtype,
-            device=query.device,
-            mask=mask,
-            module=self.module,
-            needs_grad=self._needs_grad(query, key, value, mask),
-            compiling=torch.compiler.is_compiling(),
-            transformed=any(is_transformed(t) for t in (query, key, value)),
-        )
-        chosen: str | None = None
-        refused: dict[str, list[str]] = {}
-        for one in self.variant.implementations:
-            if chosen is not None:
-                reasons = [f"{chosen!r} ranks higher"]
-            elif self.implementation not in ("auto", one.name):
-                reasons = [f"implementation={self.implementation!r} was asked for"]
-            else:
-                reasons = one.why_not(call)
-            if reasons:
-                refused[one.name] = reasons
-            else:
-                chosen = one.name
-        return Explanation(chosen, refused)
-
-    def _needs_grad(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> bool:
-        sources = [query, key, value, *([] if mask.bias is None else [mask.bias])]
-        return torch.is_grad_enabled() and any(
-            t.requires_grad for t in chain(sources, self.module.parameters())
-        )
-
-    def _choose(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Implementation:
-        ranked = self.variant.implementations
-        if len(ranked) == 1:
-            return ranked[0]
-        chosen, refused = self._explain(query, key, value, mask)
-        for one in ranked:
-            if one.name == chosen:
-                return one
-        reasons = refused.get(self.implementation, [])
-        raise UnsupportedImplementation(
-            f"{self.variant.name}: implementation {self.implementation!r} cannot run this call: "
-            f"{'; '.join(reasons)}. Use implementation='auto' for one that can"
-        )
-
-    def _run(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def _run(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask
+    ) -> Tensor:
         """Attend on checked tensors whose padding holds zeros."""
-        chosen = self._choose(query, key, value, mask)
-
-        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-            if key.shape[2] == 0:  # nothing to attend to: exact zeros, still part of the graph
-                key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
-                return query @ key.transpose(-1, -2) @ value
-            return chosen.forward(self.module, query, key, value, mask)
-
-        apart = mask.cu_seqlens is not None and not chosen.packed
-        if apart and not torch.compiler.is_compiling():
-            return attend_each(attend, query, key, value, mask)
-        query, key, value = _without_tail(mask, query, key, value)
-        return attend(query, key, value, mask)
+        ranked = self.variant.implementations
+        chosen = ranked[0]
+        if len(ranked) > 1:
+            call = call_of(self.dims, module, query, key, value, mask)
+            chosen = choose(self.variant, self.implementation, call)
+        attend = partial(_attend, chosen, module)
+        if mask.cu_seqlens is None:
+            return attend(query, key, value, mask)
+        if chosen.packed or torch.compiler.is_compiling():
+            query, key, value = _without_tail(mask, query, key, value)
+            return attend(query, key, value, mask)
+        return attend_each(attend, query, key, value, mask)
 
     def _own_weights(self, query: Tensor, key: Tensor, mask: Mask) -> Tensor:
         weigh: Callable[..., Tensor] = getattr(self.module, "weights")  # noqa: B009  # as in step
@@ -295,12 +251,29 @@ class CheckedAttention(nn.Module):
         return torch.cat(columns, dim=-1).to(wide)
 
 
+def _attend(
+    chosen: Implementation,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+) -> Tensor:
+    if key.shape[2] == 0:
+        return attend_to_nothing(query, key, value)
+    return chosen.forward(module, query, key, value, mask)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(), module.buffers())
+
+
 def _without_padding(mask: Mask, *keys: Tensor) -> tuple[Tensor, ...]:
     """Zero what is stored in padded keys and their values."""
     if mask.key_valid is None:
         return keys
     padding = ~mask.key_valid[:, None, :, None]
-    return tuple(t.masked_fill(padding, 0.0) for t in keys)
+    return tuple(zero_where(t, padding) for t in keys)
 
 
 def _without_tail(mask: Mask, query: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:
@@ -313,7 +286,7 @@ def _without_tail(mask: Mask, query: Tensor, *keys: Tensor) -> tuple[Tensor, ...
 
 def _zero_from(tensor: Tensor, end: Tensor) -> Tensor:
     index = torch.arange(tensor.shape[2], device=tensor.device)
-    return tensor.masked_fill((index >= end.to(tensor.device))[:, None], 0.0)
+    return zero_where(tensor, (index >= end.to(tensor.device))[:, None])
 
 
 def _check_state(state: State | None, kind: type, query: Tensor) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from attnreg.tracing import full_precision
+from attnreg.tracing import eager_on_cpu, full_precision
 
 
 def expand_heads(tensor: Tensor, num_heads: int) -> Tensor:
@@ -23,11 +25,74 @@ def unit_vectors(x: Tensor) -> Tensor:
     A zero vector stays zero and gets zero gradient; neither huge nor tiny vectors leave the range.
     """
     with full_precision(x.device):
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        largest = x.abs().amax(dim=-1, keepdim=True).detach()
-        zero = largest == 0
-        x = (x / largest.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
-        return x * x.square().sum(dim=-1, keepdim=True).masked_fill(zero, 1.0).rsqrt()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        if not eager_on_cpu(wide):
+            return _unit_vectors(wide)
+        unit: Tensor = _UnitVectors.apply(wide)[0]  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        return unit
+
+
+def _unit_vectors(x: Tensor) -> Tensor:
+    """The formula in operations that torch can trace, transform and differentiate twice."""
+    largest = x.abs().amax(dim=-1, keepdim=True).detach()
+    zero = largest == 0
+    x = (x / largest.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
+    return x * x.square().sum(dim=-1, keepdim=True).masked_fill(zero, 1.0).rsqrt()
+
+
+class _UnitVectors(torch.autograd.Function):
+    """The same in fewer passes, forward and backward; only the result and 1 / norm are kept."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).reciprocal_()
+        unit = x * inverse
+        limits = torch.finfo(x.dtype)
+        # Within these bounds no square has left the range. Vector by vector, so that none is
+        # rounded otherwise because of another one.
+        odd = ~((inverse > limits.tiny**0.45) & (inverse < limits.max**0.45))[..., 0]
+        if odd.any():
+            unit[odd], inverse[odd] = _scaled_first(x[odd])
+        return unit, inverse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, *output)
+        ctx.save_for_forward(*inputs, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        x, unit, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient's gradient
+            again = _unit_vectors(x)
+            found: Tensor = torch.autograd.grad(again, x, grads[0], create_graph=True)[0]
+            return found
+        return _across(grads[0], unit, inverse)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> tuple[Tensor, None]:
+        _, unit, inverse = ctx.saved_tensors
+        return _across(tangents[0], unit, inverse), None
+
+
+def _scaled_first(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors and 1 / norm of vectors (n, D) whose squares would leave the range, or of 0."""
+    largest = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1, keepdim=True)
+    zero = largest == 0
+    largest = largest.masked_fill(zero, 1.0)
+    unit = x / largest
+    inverse = torch.linalg.vector_norm(unit, dim=-1, keepdim=True).reciprocal()
+    inverse = inverse.masked_fill(zero, 0.0)
+    return unit * inverse, inverse / largest
+
+
+def _across(change: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
+    """What a change of a vector, or of the loss by it, is across its direction, over its norm."""
+    along = (change * unit).sum(dim=-1, keepdim=True)
+    return torch.addcmul(change, unit, along, value=-1.0) * inverse
 
 
 def cast_in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,3 +106,46 @@ def cast_in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
     if largest < torch.finfo(x.dtype).max:
         x = x.clamp(-largest, largest)
     return x.to(dtype)
+
+
+def attend_to_nothing(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend to no key at all: exact zeros (B, Hq, Lq, Dv) that are still part of the graph."""
+    key, value = (expand_heads(t[:, :, :0], query.shape[1]) for t in (key, value))
+    return query @ key.transpose(-1, -2) @ value
+
+
+def zero_where(x: Tensor, hidden: Tensor) -> Tensor:
+    """Put 0 where ``hidden`` (bool, broadcast to x) says so, whatever was there, NaN included."""
+    if not eager_on_cpu(x):
+        return x.masked_fill(hidden, 0.0)
+    cleared: Tensor = _ZeroWhere.apply(x, hidden)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return cleared
+
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _ZeroWhere(torch.autograd.Function):
+    """``zero_where`` with its derivatives: the same of what arrives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, hidden: Tensor) -> Tensor:
+        # masked_fill by a broadcast mask runs at a quarter of the memory's speed on the CPU; an
+        # AND with all bits or with none runs at the whole of it.
+        integer = _INTEGERS[x.element_size()]
+        kept: Tensor = x.view(integer) & (hidden.to(integer) - 1)
+        return kept.view(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.hidden = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return zero_where(grads[0], ctx.hidden), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return zero_where(tangents[0], ctx.hidden)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnreg.attention import Dims
 from attnreg.decoding import State
 from attnreg.errors import DtypeError, MaskTypeError, ShapeError
+from attnreg.functional import zero_where
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.positions import Positioning, create_position
@@ -211,10 +212,10 @@ def _zero_padding(x: Tensor, mask: Mask) -> Tensor:
             f"key_valid of shape {tuple(mask.key_valid.shape)} does not fit keys of shape "
             f"{tuple(x.shape)}: it must be (batch, key_length)"
         )
-    return x.masked_fill(~mask.key_valid[..., None], 0.0)
+    return zero_where(x, ~mask.key_valid[..., None])
 
 
 def _zero_from(x: Tensor, offsets: Tensor) -> Tensor:
     """Zero the packed rows past the last offset."""
     index = torch.arange(x.shape[1], device=x.device)
-    return x.masked_fill((index >= offsets[-1].to(x.device))[:, None], 0.0)
+    return zero_where(x, (index >= offsets[-1].to(x.device))[:, None])

@@ -41,6 +41,13 @@ class LoweredMask:
         return self.key_length - self.query_length if given is None else given
 
     @property
+    def hides_future(self) -> bool:
+        """Whether causality hides anything: the queries of a decoding step see every key."""
+        if not self.mask.causal or torch.compiler.is_compiling():  # there lengths are symbols
+            return self.mask.causal
+        return self.offset < self.key_length - 1
+
+    @property
     def query_position(self) -> Tensor:
         """The absolute position of each query, (Lq,)."""
         return self.once("query_position", self._query_position)

@@ -198,15 +198,17 @@ class Mask:
 
     def used(self) -> tuple[MaskField, ...]:
         """Return the fields that hide or weigh something, by the names of ``Capabilities``."""
-        present = {
-            "causal": self.causal,
-            "window": self.window is not None,
-            "key_valid": self.key_valid is not None,
-            "allowed": self.allowed is not None,
-            "bias": self.bias is not None,
-            "packed": self.cu_seqlens is not None,
-        }
-        return tuple(name for name in MASK_FIELDS if present[name])
+        present = (
+            self.causal,
+            self.window is not None,
+            self.key_valid is not None,
+            self.allowed is not None,
+            self.bias is not None,
+            self.cu_seqlens is not None,
+        )
+        if not any(present):  # the commonest mask of all
+            return ()
+        return tuple(name for name, here in zip(MASK_FIELDS, present, strict=True) if here)
 
     def replace(self, **changes: Any) -> Mask:
         """Return a copy with some fields changed."""

@@ -26,3 +26,20 @@ def full_precision(device: torch.device) -> torch.autocast:
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return float32 for the half types, the dtype itself otherwise."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def eager_on_cpu(tensor: Tensor) -> bool:
+    """Whether code may look at values cheaply and use an ``autograd.Function`` of its own."""
+    return tensor.device.type == "cpu" and not (
+        torch.compiler.is_compiling() or is_transformed(tensor)
+    )
+
+
+def known_true(condition: Tensor) -> bool:
+    """Whether every entry is true, as far as that can be read without waiting for a device."""
+    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(condition.all())
+    except (RuntimeError, NotImplementedError):  # transformed, fake and meta tensors hold no values
+        return False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnreg.attention import Dims
 from attnreg.errors import (
@@ -26,8 +26,11 @@ _LAYOUT = {
 }
 
 
-def check_tensors(variant: Variant, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Check rank, dtype and device of ``query``, ``key`` and perhaps ``value``."""
+def check_tensors(variant: Variant, own: Tensor | None, tensors: dict[str, Tensor]) -> None:
+    """Check rank, dtype and device of ``query``, ``key`` and perhaps ``value``.
+
+    ``own`` is any parameter or buffer of the module, None where it has none.
+    """
     query = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
@@ -54,7 +57,6 @@ def check_tensors(variant: Variant, module: nn.Module, tensors: dict[str, Tensor
     allowed = variant.capabilities.dtypes
     if str(query.dtype).removeprefix("torch.") not in allowed:
         raise DtypeError(f"{variant.name} takes {', '.join(allowed)}; query is {query.dtype}")
-    own = next(chain(module.parameters(), module.buffers()), None)
     if own is not None and own.device != query.device:
         raise DtypeError(
             f"the module is on {own.device} and query on {query.device}; move one of them, as in "
@@ -64,7 +66,15 @@ def check_tensors(variant: Variant, module: nn.Module, tensors: dict[str, Tensor
 
 def check_shapes(dims: Dims, query: Tensor, key: Tensor, value: Tensor | None) -> None:
     """Check the sizes of the call against each other and against the module's ``Dims``."""
-    batch = query.shape[0]
+    batch, _, query_length, _ = query.shape
+    key_length = key.shape[2]
+    fits = (
+        query.shape == (batch, dims.num_heads, query_length, dims.head_dim)
+        and key.shape == (batch, dims.num_kv_heads, key_length, dims.head_dim)
+        and (value is None or value.shape == (*key.shape[:3], dims.value_dim))
+    )
+    if fits:
+        return
     _expect("query", query, 1, dims.num_heads, "num_heads")
     _expect("query", query, 3, dims.head_dim, "head_dim")
     _expect("key", key, 0, batch, "the batch of query")

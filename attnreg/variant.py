@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnreg.mask import Mask
 
     Reference = Callable[..., np.ndarray[Any, Any]]
+    Flops = Callable[[nn.Module, int, int, bool], float]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -85,8 +86,7 @@ class Complexity:
     memory: str = "L"
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What an implementation may know of a call before anything is computed: no values."""
 
     dims: Dims
@@ -175,6 +175,8 @@ class Variant:
     formula in NumPy float64; ``projection(module, embed_dim, dims, *, kdim, vdim, bias)`` builds
     the variant's own projections for ``AttentionLayer`` (``attnreg.projection``);
     ``known_failures`` maps a conformance check to the reason why it fails.
+    ``flops(module, query_length, key_length, causal)`` is what a forward call multiplies and adds,
+    per batch item and over all heads (``attnreg.flops`` says what counts); the benchmark reads it.
 
     Raises ``OptionError`` where the name is not an identifier in lower case, two implementations
     share a name, or an option cannot be read.
@@ -192,6 +194,7 @@ class Variant:
     projection: Callable[..., nn.Module] | None = field(default=None, kw_only=True)
     implementations: tuple[Implementation, ...] = field(default=(), kw_only=True)
     known_failures: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    flops: Flops | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -200,6 +203,8 @@ class Variant:
             )
         if not callable(self.factory):
             raise OptionError(f"factory must be a class or a function, got {self.factory!r}")
+        if self.flops is not None and not callable(self.flops):
+            raise OptionError(f"flops must be a function or None, got {self.flops!r}")
         own = self.capabilities or getattr(self.factory, "capabilities", None) or Capabilities()
         if not isinstance(own, Capabilities):
             raise OptionError(f"capabilities must be a Capabilities, got {type(own).__name__}")

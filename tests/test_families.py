@@ -390,3 +390,140 @@ def test_functional_call_swaps_parameters_in_both_passes():
     other(*call).square().sum().backward()
     for name, parameter in other.named_parameters():
         torch.testing.assert_close(swapped[name].grad, parameter.grad)
+
+
+class Learned(attnreg.KernelAttention):
+    """Scaled features with parameters, per head too."""
+
+    def __init__(self, dims):
+        super().__init__(dims)
+        self.linear = torch.nn.Linear(dims.head_dim, 7)
+        self.gain = torch.nn.Parameter(torch.rand(dims.num_heads, 1, 1) + 0.5)
+
+    def query_features(self, query):
+        dots = self.linear(query) * self.gain
+        return (dots - dots.amax(-1, keepdim=True).detach()).exp()
+
+    def key_features(self, key):
+        dots = self.linear(key) * self.gain
+        largest = dots.amax(-1)
+        log_scale = largest - 0.1 * key.square().sum(-1)
+        return attnreg.Features((dots - largest[..., None]).exp(), log_scale)
+
+
+LEARNED = attnreg.Variant("learned", Learned, summary="")
+KERNELS = [
+    ("linear", {}),
+    ("linear", {"feature_map": "exp"}),
+    ("linear", {"feature_map": "identity"}),
+    ("performer", {"features": 7, "seed": 0}),
+    (LEARNED, {}),
+]
+KERNEL_MASKS = {
+    "none": Mask(),
+    "causal": Mask(causal=True),
+    "ahead": Mask(causal=True, query_offset=2),
+    "behind": Mask(causal=True, query_offset=-3),
+    "padding": Mask(key_valid=torch.arange(13) % 3 > 0),
+}
+
+
+def kernel(variant, implementation, options, rows=1, chunk=3, dtype=torch.float64):
+    """A small module whose blocks are small too."""
+    torch.manual_seed(9)
+    attn = attnreg.create(
+        variant,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=8,
+        value_dim=5,
+        implementation=implementation,
+        dtype=dtype,
+        **options,
+    )
+    attn.module.block_rows, attn.module.chunk = rows, chunk
+    return attn
+
+
+def kernel_inputs(queries, keys, seed=10):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((2, 6, queries, 8), (2, 2, keys, 8), (2, 2, keys, 5))
+    drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    return [t.requires_grad_() for t in drawn]
+
+
+@pytest.mark.parametrize("rows", [1, 6 * 2 * 6, 2**12])
+@pytest.mark.parametrize("mask", KERNEL_MASKS)
+@pytest.mark.parametrize(("variant", "options"), KERNELS)
+def test_blocks_of_positions_compute_the_plain_formula(variant, options, mask, rows):
+    """One item and one chunk a block, two items and two chunks, everything at once."""
+    for queries in (7, 13, 20):
+        call, found = kernel_inputs(queries, 13), []
+        given = KERNEL_MASKS[mask]
+        if given.key_valid is not None:
+            given = Mask(key_valid=torch.stack([given.key_valid, ~given.key_valid]))
+        for name in ("chunked", "eager"):
+            attn = kernel(variant, name, options, rows)
+            output = attn(*call, given)
+            with torch.no_grad():
+                assert torch.equal(attn(*call, given), output)
+            inputs = [*call, *attn.parameters()]
+            found.append([output, *torch.autograd.grad(output.sin().sum(), inputs)])
+        for mine, plain in zip(*found, strict=True):
+            torch.testing.assert_close(mine, plain, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_positions_can_be_differentiated_twice(causal):
+    attn = kernel(LEARNED, "chunked", {})
+    call = [t[:1].detach().requires_grad_() for t in kernel_inputs(5, 5)]
+
+    def run(*inputs):
+        return attn(*inputs, Mask(causal=causal))
+
+    assert torch.autograd.gradcheck(run, call, fast_mode=True)
+    assert torch.autograd.gradgradcheck(run, call, fast_mode=True)
+
+
+def test_features_computed_again_are_those_of_the_forward_pass():
+    """Swapped parameters and buffers are back by then; ones changed in place are an error."""
+    call = kernel_inputs(13, 13)
+    for variant, options in ((LEARNED, {}), ("performer", {"features": 7, "seed": 0})):
+        attn = kernel(variant, "chunked", options)
+        other = kernel(variant, "eager", options)
+        with torch.no_grad():
+            for tensor in (*other.parameters(), *other.buffers()):
+                tensor.mul_(1.5)
+        swapped = {
+            name: tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            for name, tensor in (*other.named_parameters(), *other.named_buffers())
+        }
+        output = torch.func.functional_call(attn, swapped, tuple(call))
+        mine = torch.autograd.grad(
+            output.sin().sum(), [*call, *(t for t in swapped.values() if t.requires_grad)]
+        )
+        theirs = torch.autograd.grad(other(*call).sin().sum(), [*call, *other.parameters()])
+        for one, two in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, two)
+    output = attn(*call)
+    attn.redraw(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_features_are_never_held_whole(causal):
+    attn = attnreg.create("performer", num_heads=2, head_dim=8, features=96, seed=0)
+    attn.module.block_rows = 2 * 64
+    assert largest(attn, 1000, Mask(causal=causal)) < 2 * 1000 * 96 / 2
+
+
+def test_a_forward_of_its_own_is_not_passed_over():
+    class Doubled(Learned):
+        def forward(self, query, key, value, mask=Mask()):  # noqa: B008  # Mask() is immutable
+            return 2 * super().forward(query, key, value, mask)
+
+    call = kernel_inputs(5, 5)
+    doubled = kernel(attnreg.Variant("doubled", Doubled, summary=""), "auto", {})
+    torch.testing.assert_close(doubled(*call), 2 * kernel(LEARNED, "auto", {})(*call))
+    assert "forward of its own" in doubled.explain(*call).refused["chunked"][0]

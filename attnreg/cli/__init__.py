@@ -1,5 +1,5 @@
 """The command line: ``attnreg list``, ``info``, ``check``, ``doctor``, ``compare``,
-``new``, ``playground``.
+``bench``, ``new``, ``playground``.
 
 A command is one file here and one line below. Each imports torch, rich and the registry only when
 it runs, so that ``attnreg --help`` answers at once.
@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnreg._version import __version__
-from attnreg.cli import check, compare, doctor, info, listing, new, playground
+from attnreg.cli import bench, check, compare, doctor, info, listing, new, playground
 from attnreg.cli.output import sentence
 from attnreg.errors import AttnregError
 
@@ -70,5 +70,6 @@ app.command("info")(info.info)
 app.command("doctor")(doctor.doctor)
 app.command("check")(check.check)
 app.command("compare")(compare.compare)
+app.command("bench")(bench.bench)
 app.command("new")(new.new)
 app.command("playground")(playground.playground)

@@ -1,13 +1,9 @@
-"""``KernelAttention``: attention as a kernel of feature maps, K^T V first, linear in L.
-
-The causal form works in chunks: quadratic inside a chunk, a running state between chunks (Hua et
-al. 2022, arXiv:2202.10447; Yang et al. 2023, arXiv:2312.06635).
-"""
+"""``KernelAttention``: attention as a kernel of feature maps, K^T V first, linear in L."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,32 +12,39 @@ from torch.nn import functional as F
 from attnreg.attention import Dims
 from attnreg.decoding import RecurrentState
 from attnreg.errors import ShapeError
+from attnreg.families import sums
+from attnreg.families.chunked import Chunked, attend
+from attnreg.families.plan import ROWS, ChunkPlan
+from attnreg.families.sums import Features, Sums
 from attnreg.functional import expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
-from attnreg.tracing import accumulation_dtype, full_precision
-from attnreg.variant import Capabilities
+from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
+from attnreg.variant import Call, Capabilities, Implementation
 
 CHUNK = 64
 """Positions per chunk of the causal form."""
 
 
-class Features(NamedTuple):
-    """Features of keys, (B, H, L, M), that stand for ``values * exp(log_scale)``.
-
-    ``log_scale`` (B, H, L), None for 0, keeps exponentials in range. It is only right where the
-    output is normalised: there the scale of the query cancels, and only ratios between keys count.
-    """
-
-    values: Tensor
-    log_scale: Tensor | None = None
+def _chunked(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    assert isinstance(module, KernelAttention)  # for mypy: registered on this family alone
+    return module.attend_chunked(query, key, value, mask)
 
 
-class _Sums(NamedTuple):
-    """Sums over keys of phi(k) [v, 1], (B, H, M, Dv + 1), to be multiplied by exp(log_scale)."""
+def why_not_chunked(call: Call) -> list[str]:
+    """Say why blocks of positions should not run a call."""
+    reasons: list[str] = []
+    for name in ("forward", "_features", "_causal", "_quotient"):
+        if getattr(type(call.module), name) is not getattr(KernelAttention, name):
+            reasons.append(f"the module has a {name} of its own")
+    if call.compiling:
+        reasons.append("while compiling a loop over blocks would fix the length")
+    if call.transformed:
+        reasons.append("the blocks have no rule for function transforms such as vmap")
+    return reasons
 
-    mixed: Tensor
-    log_scale: Tensor | None  # (B, H)
+
+CHUNKED = Implementation("chunked", _chunked, why_not_chunked, rank=10)
 
 
 class KernelAttention(nn.Module):
@@ -53,8 +56,12 @@ class KernelAttention(nn.Module):
     never an (L, L) matrix, but for packed sequences while compiling.
 
     ``feature_map`` gets (B, H, L, D), keys already broadcast to the query heads, in the dtype of
-    the call, and treats each position on its own; everything after it is float32 or wider. Where
-    query and key need different maps, write ``query_features`` and ``key_features``.
+    the call, treats each position on its own, and may be called on any part of them; everything
+    after it is float32 or wider. Where query and key need different maps, write
+    ``query_features`` and ``key_features``.
+
+    Implementations: ``chunked`` holds the features of one block of positions at a time, and
+    computes them again in the backward pass; ``eager`` is the plain formula.
 
     ``step`` decodes with a state of fixed size: the sum of phi(k) v^T, the sum of phi(k), and,
     where features are scaled, the logarithm of their common scale.
@@ -72,12 +79,14 @@ class KernelAttention(nn.Module):
         deterministic=True,
         compile=True,
     )
+    implementations: ClassVar[tuple[Implementation, ...]] = (CHUNKED,)
     reasons: ClassVar[Mapping[str, str]] = {
         name: "K^T V is computed first, so the (Lq, Lk) weights that it would act on never exist"
         for name in ("allowed", "bias", "window")
     }
     normalize: bool = True
     chunk: int = CHUNK
+    block_rows: int = ROWS
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -97,15 +106,40 @@ class KernelAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Attend: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv)."""
-        dtype, lowered = query.dtype, LoweredMask(mask, query.shape[2], key.shape[2], query.device)
+        lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
         phi_q, phi_k, value = self._features(query, key, value, mask.key_valid)
         with full_precision(query.device):
             if mask.cu_seqlens is not None and torch.compiler.is_compiling():
-                return self._explicit(phi_q, phi_k, value, lowered).to(dtype)
-            if not mask.causal:
-                sums = _accumulate(phi_k, value)
-                return self._quotient(phi_q @ sums.mixed).to(dtype)
-            return self._causal_with_offset(phi_q, phi_k, value, lowered.offset).to(dtype)
+                visible = lowered.visible()
+                assert visible is not None  # for mypy: packing always hides something
+                output = self._quotient(sums.explicit(phi_q, phi_k, value, visible))
+            elif mask.causal:
+                output = self._causal_with_offset(phi_q, phi_k, value, lowered.offset)
+            else:
+                output = self._quotient(phi_q @ sums.accumulate(phi_k, value).mixed)
+            return output.to(query.dtype)
+
+    def attend_chunked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Compute ``forward`` block by block."""
+        lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
+        plan = ChunkPlan(
+            module=self,
+            heads=query.shape[1],
+            normalize=self.normalize,
+            mask=mask,
+            offset=lowered.offset if mask.causal else None,
+            size=self.chunk,
+            rows=self.block_rows,
+            device=query.device,
+        )
+        if any(is_transformed(t) for t in plan.tensors):
+            return self(query, key, value, mask)  # type: ignore[no-any-return]  # a module's call is untyped
+        with full_precision(query.device):
+            inputs = (query, key, value, *plan.tensors)
+            if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+                return attend(plan, query, key, value)[0]
+            output: Tensor = Chunked.apply(plan, *inputs)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+            return output
 
     def step(
         self,
@@ -117,13 +151,18 @@ class KernelAttention(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         """Attend causally within a chunk of n positions and to everything in the state."""
         phi_q, phi_k, value = self._features(query, key, value, mask.key_valid)
+        if state is not None:
+            _check_state(state, phi_k, value[..., :-1])
         with full_precision(query.device):
-            sums = None if state is None else _from_state(state, phi_k, value)
-            output, sums = self._causal(phi_q, phi_k, value, sums)
+            if query.shape[2] == 1:
+                mixed, content = _one_token(phi_q, phi_k, value[..., :-1], state)
+                output = self._quotient(mixed)
+            else:
+                output, total = self._causal(phi_q, phi_k, value, _sums(state))
+                content = (total.mixed[..., :-1], total.mixed[..., -1])
+                if total.log_scale is not None:
+                    content = (*content, total.log_scale)
         length = key.shape[2] + (0 if state is None else state.length)
-        content: tuple[Tensor, ...] = (sums.mixed[..., :-1], sums.mixed[..., -1])
-        if sums.log_scale is not None:
-            content = (*content, sums.log_scale)
         return output.to(query.dtype), RecurrentState(length, content)
 
     def _features(
@@ -132,23 +171,9 @@ class KernelAttention(nn.Module):
         wide = accumulation_dtype(query.dtype)
         key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
         phi_q = self.query_features(query).to(wide)
-        values, log_scale = self.key_features(key)
-        values = values.to(wide)
-        if key_valid is not None:
-            hidden = ~key_valid[:, None, :]
-            values = values.masked_fill(hidden[..., None], 0.0)
-            if log_scale is not None:
-                log_scale = log_scale.masked_fill(hidden, -torch.inf)
+        phi_k = sums.hide(self.key_features(key), key_valid, wide)
         # The extra column of ones gathers the normaliser along with the values.
-        return phi_q, Features(values, log_scale), F.pad(value.to(wide), (0, 1), value=1.0)
-
-    def _quotient(self, mixed: Tensor) -> Tensor:
-        numerator, normaliser = mixed[..., :-1], mixed[..., -1:]
-        if not self.normalize:
-            return numerator
-        # Below the smallest normal number the sum has lost its digits, and its gradient overflows.
-        empty = normaliser.abs() < torch.finfo(normaliser.dtype).tiny
-        return (numerator / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
+        return phi_q, phi_k, F.pad(value.to(wide), (0, 1), value=1.0)
 
     def _causal_with_offset(
         self, phi_q: Tensor, phi_k: Features, value: Tensor, offset: int
@@ -157,174 +182,71 @@ class KernelAttention(nn.Module):
         queries, keys = phi_q.shape[2], value.shape[2]
         blind = min(max(-offset, 0), queries)  # the first queries, which see no key
         seen = min(max(offset, 0), keys)  # the first keys, which every query sees
-        sums = None
+        before = None
         if seen:
-            sums = _accumulate(_part(phi_k, 0, seen), value[:, :, :seen])
+            before = sums.accumulate(sums.part(phi_k, 0, seen), value[:, :, :seen])
         length = queries - blind
         if length == 0:  # no query sees a key: a sum over none, which stays part of the graph
             nothing = phi_k.values[:, :, :0].transpose(-1, -2) @ value[:, :, :0]
             return self._quotient(phi_q @ nothing)
         output, _ = self._causal(
             phi_q[:, :, blind:],
-            _fit(_part(phi_k, seen, seen + length), length),
-            _fit_length(value[:, :, seen : seen + length], length),
-            sums,
+            sums.fit(sums.part(phi_k, seen, seen + length), length),
+            sums.fit_length(value[:, :, seen : seen + length], length),
+            before,
         )
         return F.pad(output, (0, 0, blind, 0))
 
     def _causal(
-        self, phi_q: Tensor, phi_k: Features, value: Tensor, sums: _Sums | None
-    ) -> tuple[Tensor, _Sums]:
-        """The causal form, query i at key i, after the sums of what came before."""
-        length, size = value.shape[2], self.chunk
-        # A tracer takes a count of one for a constant, so it gets two chunks to spare.
-        count = (length + size - 1) // size + 2 * torch.compiler.is_compiling()
-        queries, keys, values = (_chunks(t, count, size) for t in (phi_q, phi_k.values, value))
-        within = (queries @ keys.transpose(-1, -2)).tril()
-        if phi_k.log_scale is None:
-            each = keys.transpose(-1, -2) @ values  # (B, H, chunks, M, Dv + 1)
-            running = each.cumsum(dim=2)
-            start = torch.zeros_like(running[:, :, :1]) if sums is None else sums.mixed[:, :, None]
-            before = torch.cat([start, running[:, :, :-1] + start], dim=2)
-            mixed = within @ values + queries @ before
-            total = _Sums(running[:, :, -1] + start[:, :, 0], None)
-        else:
-            log_scale = _chunks(phi_k.log_scale[..., None], count, size, -torch.inf).squeeze(-1)
-            mixed, total = _scaled_chunks(queries, keys, values, within, log_scale, sums)
-        return self._quotient(_joined(mixed, length)), total
+        self, phi_q: Tensor, phi_k: Features, value: Tensor, before: Sums | None
+    ) -> tuple[Tensor, Sums]:
+        mixed, total = sums.causal(phi_q, phi_k, value, before, self.chunk)
+        return self._quotient(mixed), total
 
-    def _explicit(
-        self, phi_q: Tensor, phi_k: Features, value: Tensor, lowered: LoweredMask
-    ) -> Tensor:
-        """The same by explicit weights: packed sequences while compiling, where no loop can run."""
-        visible = lowered.visible()
-        assert visible is not None  # for mypy: packing always hides something
-        weights = phi_q @ phi_k.values.transpose(-1, -2)
-        if phi_k.log_scale is not None:
-            scale = phi_k.log_scale[:, :, None].masked_fill(~visible, -torch.inf)
-            weights = weights * _exp_difference(scale, scale.amax(dim=-1, keepdim=True))
-        return self._quotient(weights.masked_fill(~visible, 0.0) @ value)
+    def _quotient(self, mixed: Tensor) -> Tensor:
+        return sums.quotient(mixed) if self.normalize else mixed[..., :-1]
 
 
-def _accumulate(phi_k: Features, value: Tensor) -> _Sums:
-    """Sum phi(k) [v, 1] over all keys, relative to the largest scale of each item and head."""
-    values, log_scale = phi_k
-    if log_scale is None:
-        return _Sums(values.transpose(-1, -2) @ value, None)
-    top = log_scale.amax(dim=-1)
-    values = values * _exp_difference(log_scale, top[..., None])[..., None]
-    return _Sums(values.transpose(-1, -2) @ value, top)
+def _sums(state: RecurrentState | None) -> Sums | None:
+    if state is None:
+        return None
+    numerator, normaliser, *rest = state.content
+    joined = torch.cat([numerator, normaliser[..., None]], dim=-1)
+    return Sums(joined, rest[0] if rest else None)
 
 
-def _scaled_chunks(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    within: Tensor,
-    log_scale: Tensor,
-    sums: _Sums | None,
-) -> tuple[Tensor, _Sums]:
-    """The causal form of scaled features: every row relative to the largest scale it has seen.
-
-    A scale over the whole sequence would let later keys push earlier ones below the smallest
-    number, which leaks the future.
-    """
-    batch, heads, count, _, _ = keys.shape
-    start = log_scale.new_full((batch, heads), -torch.inf)
-    if sums is not None and sums.log_scale is not None:
-        start = sums.log_scale
-    top = log_scale.amax(dim=-1)  # (B, H, chunks)
-    reached = torch.cat([start[..., None], top], dim=-1).cummax(dim=-1).values
-    row_top = torch.maximum(log_scale.cummax(dim=-1).values, reached[..., :-1, None])
-    local = keys * _exp_difference(log_scale, top[..., None])[..., None]
-    each = local.transpose(-1, -2) @ values  # of each chunk alone, relative to its own top
-    first = torch.zeros_like(each[:, :, 0]) if sums is None else sums.mixed
-    if (
-        torch.compiler.is_compiling()
-    ):  # chunks as one lower triangle: no loop over a symbolic length
-        decay = _exp_difference(
-            torch.cat([start[..., None], top], -1)[..., None, :], reached[..., :, None]
-        ).tril()
-        terms = torch.cat([first[:, :, None], each], dim=2).flatten(3)
-        states = (decay @ terms).unflatten(3, each.shape[3:])
-        before, last = states[:, :, :-1], states[:, :, -1]
+def _one_token(
+    phi_q: Tensor, phi_k: Features, value: Tensor, state: RecurrentState | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The recurrence itself: no chunk, nothing to fill up."""
+    keys, log_scale = phi_k
+    scale: tuple[Tensor, ...] = (
+        () if log_scale is None else (log_scale.amax(dim=2),)
+    )  # of one: a copy of its own
+    if state is None:
+        numerator, normaliser = keys.transpose(-1, -2) * value, keys.sum(dim=2)
     else:
-        kept = [first]
-        for index in range(count):
-            shrink = _exp_difference(reached[..., index], reached[..., index + 1])
-            grow = _exp_difference(top[..., index], reached[..., index + 1])
-            kept.append(
-                kept[-1] * shrink[..., None, None] + each[:, :, index] * grow[..., None, None]
-            )
-        before, last = torch.stack(kept[:-1], dim=2), kept[-1]
-    inner = within * _exp_difference(log_scale[..., None, :], row_top[..., None]).tril()
-    outer = _exp_difference(reached[..., :-1, None], row_top)[..., None]
-    return inner @ values + (queries * outer) @ before, _Sums(last, reached[..., -1])
+        numerator, normaliser, *before = state.content
+        if before:
+            top = torch.maximum(scale[0], before[0])
+            grow, shrink = (sums.exp_difference(t, top)[..., None] for t in (scale[0], before[0]))
+            keys, scale = keys * grow[..., None], (top,)
+            numerator, normaliser = numerator * shrink[..., None], normaliser * shrink
+        numerator = torch.addcmul(numerator, keys.transpose(-1, -2), value)
+        normaliser = normaliser + keys.squeeze(2)
+    mixed = torch.cat([phi_q @ numerator, phi_q @ normaliser[..., None]], dim=-1)
+    return mixed, (numerator, normaliser, *scale)
 
 
-def _exp_difference(smaller: Tensor, larger: Tensor) -> Tensor:
-    """exp(smaller - larger), capped at 1 (above the diagonal it is not used), 0 for -inf."""
-    difference = smaller - larger.masked_fill(larger == -torch.inf, 0.0)
-    return difference.clamp(max=0.0).exp()
-
-
-# The next two differ while compiling: padding, slicing and reshaping make a tracer ask whether
-# anything is left over, and the answer would fix the length. Indexing asks nothing.
-
-
-def _chunks(tensor: Tensor, count: int, size: int, fill: float = 0.0) -> Tensor:
-    """Cut (B, H, L, M) into (B, H, count, size, M), filled up at the end."""
-    length = tensor.shape[2]
-    if torch.compiler.is_compiling():
-        start = torch.arange(count, device=tensor.device)[:, None] * size
-        index = start + torch.arange(size, device=tensor.device)
-        chunks = tensor[:, :, index.clamp(max=length - 1)]
-        return chunks.masked_fill((index >= length)[..., None], fill)
-    padded = F.pad(tensor, (0, 0, 0, count * size - length), value=fill)
-    cut: Tensor = padded.unflatten(2, (count, size))
-    return cut
-
-
-def _joined(chunks: Tensor, length: int) -> Tensor:
-    """Join (B, H, count, size, M) to (B, H, L, M)."""
-    if torch.compiler.is_compiling():
-        size, index = chunks.shape[3], torch.arange(length, device=chunks.device)
-        return chunks[:, :, index // size, index % size]
-    return chunks.flatten(2, 3)[:, :, :length]
-
-
-def _part(phi_k: Features, start: int, stop: int) -> Features:
-    values, log_scale = phi_k
-    cut = None if log_scale is None else log_scale[:, :, start:stop]
-    return Features(values[:, :, start:stop], cut)
-
-
-def _fit(phi_k: Features, length: int) -> Features:
-    """Pad features of keys to a length with keys that weigh nothing."""
-    missing = length - phi_k.values.shape[2]
-    if phi_k.log_scale is None:
-        return Features(_fit_length(phi_k.values, length))
-    log_scale = F.pad(phi_k.log_scale, (0, missing), value=-torch.inf)
-    return Features(_fit_length(phi_k.values, length), log_scale)
-
-
-def _fit_length(tensor: Tensor, length: int) -> Tensor:
-    padded: Tensor = F.pad(tensor, (0, 0, 0, length - tensor.shape[2]))
-    return padded
-
-
-def _from_state(state: RecurrentState, phi_k: Features, value: Tensor) -> _Sums:
-    mixed, total, *rest = state.content
-    sums = _Sums(torch.cat([mixed, total[..., None]], dim=-1), rest[0] if rest else None)
+def _check_state(state: RecurrentState, phi_k: Features, value: Tensor) -> None:
     expected = (*phi_k.values.shape[:2], phi_k.values.shape[3], value.shape[3])
-    if tuple(sums.mixed.shape) != expected:
+    if tuple(state.content[0].shape) != expected:
         raise ShapeError(
-            f"the state has shape {tuple(sums.mixed.shape)}, this module needs {expected}; "
+            f"the state has shape {tuple(state.content[0].shape)}, this module needs {expected}; "
             "states cannot move between modules of different sizes"
         )
-    if (sums.log_scale is None) != (phi_k.log_scale is None):
+    if (len(state.content) == 2) != (phi_k.log_scale is None):
         raise ShapeError(
             "the state comes from a module with another feature map: only one of the two scales "
             "its features; states cannot move between such modules"
         )
-    return sums

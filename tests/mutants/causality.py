@@ -246,6 +246,8 @@ class WholeNormaliser(Linear):
 class StabiliserSeesAll(Performer):
     """Features are kept in range by the largest exponent of the whole sequence."""
 
+    implementations = ()  # in blocks it would see one block at a time
+
     def key_features(self, key):
         dots, x = self._projected(key)
         if self.kernel == "relu":
@@ -256,6 +258,8 @@ class StabiliserSeesAll(Performer):
 
 class StabiliserSeesAllExponents(Performer):
     """The same with the largest of the whole exponents, which only small keys can push up."""
+
+    implementations = ()  # in blocks it would see one block at a time
 
     def key_features(self, key):
         dots, x = self._projected(key)

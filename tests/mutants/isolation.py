@@ -40,6 +40,8 @@ class CentredOverTheBatch(Dense, ScaledDotProduct):
 class StabiliserOfTheBatch(Performer):
     """Features are kept in range by the largest exponent of the whole batch."""
 
+    implementations = ()  # in blocks it would see one block at a time
+
     def key_features(self, key):
         values, log_scale = super().key_features(key)
         if log_scale is None:

@@ -193,8 +193,8 @@ def talkative(call):
     return "it takes no mask" if call.mask.used() else ""
 
 
-def first(self, *call):
-    return self.variant.implementations[0]
+def first(variant, *call):
+    return variant.implementations[0]
 
 
 FAST = Implementation("fast", Euclidean.forward, talkative, rank=20)
@@ -306,6 +306,6 @@ MUTANTS = [
         EUCLIDEAN,
         ("R-12",),
         ("R-00",),
-        lambda: patch.object(CheckedAttention, "_choose", first),
+        lambda: patch("attnreg.checked.choose", first),
     ),
 ]

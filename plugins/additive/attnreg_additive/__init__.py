@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnreg import Complexity, Variant, hookimpl
+from attnreg_additive.compiled import COMPILED
+from attnreg_additive.flops import flops
 from attnreg_additive.module import Additive
 from attnreg_additive.reference import reference
+from attnreg_additive.tiled import TILED
 
 ATTNREG_CONTRACT = 1
 
@@ -19,6 +22,8 @@ VARIANT = Variant(
     "Translate, arXiv:1409.0473",
     complexity=Complexity(time="L^2", memory="L"),
     reference=reference,
+    implementations=(COMPILED, TILED),
+    flops=flops,
 )
 
 

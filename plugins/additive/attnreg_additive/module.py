@@ -55,16 +55,19 @@ class Additive(ScoreAttention):
         nn.init.zeros_(self.bias)
         nn.init.normal_(self.score_weight, std=self.hidden**-0.5)
 
+    def sides(self, query: Tensor, key: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """What tanh adds, W_q q + b and W_k k, (B, H, length, hidden) each; and v."""
+        query_weight, key_weight, bias, score_weight = (
+            p.to(wide) for p in (self.query_weight, self.key_weight, self.bias, self.score_weight)
+        )
+        left = query.to(wide) @ query_weight.transpose(-1, -2) + bias[:, None]
+        return left, key.to(wide) @ key_weight.transpose(-1, -2), score_weight
+
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Score every pair: (B, H, rows, D), (B, H, columns, D) to (B, H, rows, columns)."""
         wide = torch.promote_types(query.dtype, torch.float32)
         with full_precision(query.device):
-            query_weight, key_weight, bias, score_weight = (
-                p.to(wide)
-                for p in (self.query_weight, self.key_weight, self.bias, self.score_weight)
-            )
-            left = query.to(wide) @ query_weight.transpose(-1, -2) + bias[:, None]
-            right = key.to(wide) @ key_weight.transpose(-1, -2)
+            left, right, score_weight = self.sides(query, key, wide)
             hidden = torch.tanh(left[..., :, None, :] + right[..., None, :, :])
             scores = (hidden @ score_weight[:, None, :, None]).squeeze(-1)
             return scores / self.temperature

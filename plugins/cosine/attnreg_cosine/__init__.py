@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnreg import Complexity, Variant, hookimpl
+from attnreg.flops import softmax_flops
 from attnreg_cosine.module import Cosine
 from attnreg_cosine.reference import reference
 
@@ -22,6 +23,7 @@ VARIANT = Variant(
     "arXiv:2111.09883",
     complexity=Complexity(time="L^2", memory="L"),
     reference=reference,
+    flops=softmax_flops,
 )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnreg import Call, Complexity, Implementation, Mask, Variant, hookimpl
 from attnreg.families import why_not_fused
+from attnreg.flops import softmax_flops
 from attnreg_euclidean.module import Euclidean
 from attnreg_euclidean.reference import reference
 
@@ -34,6 +35,7 @@ VARIANT = Variant(
     paper="Kim et al. 2020, The Lipschitz Constant of Self-Attention, arXiv:2006.04710",
     complexity=Complexity(time="L^2", memory="L"),
     reference=reference,
+    flops=softmax_flops,
     implementations=(Implementation("fused", _fused, _why_not_fused, rank=10),),
 )
 

@@ -11,7 +11,7 @@ from annotated_types import Interval
 from torch import Tensor, nn
 
 from attnreg import Dims, Mask, ScoreAttention
-from attnreg.families import attend_fused
+from attnreg.families import attend_fused, attend_visible, equal_widths
 from attnreg.functional import expand_heads, unit_vectors
 from attnreg.lowering import LoweredMask
 from attnreg.tracing import full_precision
@@ -72,21 +72,31 @@ class Euclidean(ScoreAttention):
     def attend_fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         """Compute the squared form as one dot product: ||q||^2 cancels in the softmax.
 
-        2 q.k - ||k||^2 is the dot product of (2 q, -1) and (k, ||k||^2).
+        2 q.k - ||k||^2 is a dot product with a bias per key, for which the fused kernels have no
+        gradient, or the dot product of (2 q, -1) and (k, ||k||^2).
         """
-        dtype = query.dtype
+        dtype, width = query.dtype, value.shape[3]
         lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
+        dropout = self.dropout if self.training else 0.0
         with full_precision(query.device):
             key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
             query, key = self._prepared(query), self._prepared(key)
+            value = value.to(query.dtype)
             rate = (-self.log_tau.to(query.dtype)).exp()[:, None, None]
-            query = torch.cat([2.0 * query, -torch.ones_like(query[..., :1])], dim=-1) * rate
-            key = torch.cat([key, key.square().sum(-1, keepdim=True)], dim=-1)
-            dropout = self.dropout if self.training else 0.0
-            output = attend_fused(
-                query, key, value.to(query.dtype), lowered, scale=self.scale, dropout=dropout
+            square = key.square().sum(-1, keepdim=True)
+            tracked = torch.is_grad_enabled() and any(
+                t.requires_grad for t in (query, key, value, rate)
             )
-        return output.to(dtype)
+            if tracked or mask.used() not in ((), ("key_valid",)):
+                query = torch.cat([query * (2.0 * rate), -rate.expand(*query.shape[:3], 1)], dim=-1)
+                key = torch.cat([key, square], dim=-1)
+                output = attend_fused(query, key, value, lowered, scale=self.scale, dropout=dropout)
+            else:
+                bias = (square * rate).transpose(-1, -2) * -self.scale
+                tensors = equal_widths(query * (2.0 * rate), key, value)
+                visible = lowered.visible()
+                output = attend_visible(*tensors, visible, bias, scale=self.scale, dropout=dropout)
+        return output[..., :width].to(dtype)
 
     def _prepared(self, x: Tensor) -> Tensor:
         if self.normalize_inputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnreg import Complexity, Variant, hookimpl
+from attnreg_linear.flops import flops
 from attnreg_linear.module import Linear
 from attnreg_linear.reference import reference
 
@@ -18,6 +19,7 @@ VARIANT = Variant(
     paper="Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236",
     complexity=Complexity(time="L", memory="L"),
     reference=reference,
+    flops=flops,
 )
 
 

@@ -9,6 +9,7 @@ from annotated_doc import Doc
 from torch import Tensor
 
 from attnreg import Dims, Features, KernelAttention
+from attnreg_linear.elu import elu_plus_one
 
 FeatureMap = Literal["elu+1", "relu", "exp", "identity"]
 
@@ -38,8 +39,7 @@ class Linear(KernelAttention):
         """Map each vector to its features: (B, H, L, D) to (B, H, L, D)."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.feature_map_name == "elu+1":
-            # exp(x) below 0, not elu(x) + 1: that sum loses the small features to rounding.
-            return torch.where(x > 0, x + 1.0, x.clamp(max=0.0).exp())
+            return elu_plus_one(x)
         if self.feature_map_name == "relu":
             return x.relu()
         if self.feature_map_name == "exp":
@@ -48,12 +48,14 @@ class Linear(KernelAttention):
 
     def query_features(self, query: Tensor) -> Tensor:
         """Features of the queries, relative to the largest of each, which cancels."""
-        if self._scaled:
-            query = query.to(torch.promote_types(query.dtype, torch.float32))
-            return self.feature_map(query - query.amax(dim=-1, keepdim=True).detach())
-        features = self.feature_map(query)
         if not self.normalize or self.feature_map_name == "identity":
-            return features
+            return self.feature_map(query)
+        if self.feature_map_name != "relu":
+            query = query.to(torch.promote_types(query.dtype, torch.float32))
+            largest = query.detach().amax(dim=-1, keepdim=True)
+            # Below 0 elu + 1 is exp, for which a shift is a factor.
+            return self.feature_map(query - (largest if self._scaled else -(-largest).relu()))
+        features = self.feature_map(query)
         largest = features.amax(dim=-1, keepdim=True).detach()
         return features / largest.masked_fill(largest == 0, 1.0)
 

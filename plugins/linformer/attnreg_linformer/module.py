@@ -11,8 +11,9 @@ from annotated_types import Interval
 from torch import Tensor, nn
 
 from attnreg import Capabilities, Dims, LengthError, Mask, OptionError, UnsupportedFeature
-from attnreg.functional import expand_heads
-from attnreg.tracing import accumulation_dtype, full_precision
+from attnreg.families import attend_visible, equal_widths
+from attnreg.functional import expand_heads, zero_where
+from attnreg.tracing import accumulation_dtype, full_precision, known_true
 
 Sharing = Literal["none", "heads", "key-value", "all"]
 
@@ -86,24 +87,50 @@ class Linformer(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Attend: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv)."""
-        if mask.cu_seqlens is not None and torch.compiler.is_compiling():
-            raise UnsupportedFeature("linformer cannot compile packed sequences; pad them instead")
-        dtype, length = query.dtype, key.shape[2]
+        dtype = query.dtype
         wide = accumulation_dtype(dtype)
-        key, value = (expand_heads(t, query.shape[1]) for t in (key, value))
-        other = self.key_projection if self.value_projection is None else self.value_projection
         with full_precision(query.device):
-            if mask.key_valid is not None:
-                padding = ~mask.key_valid[:, None, :, None]
-                key, value = key.masked_fill(padding, 0.0), value.masked_fill(padding, 0.0)
-            mixed_key = _columns(self.key_projection, length).to(wide) @ key.to(wide)
-            mixed_value = _columns(other, length).to(wide) @ value.to(wide)
+            mixed_key, mixed_value = self._mixed(key.to(wide), value.to(wide), query.shape[1], mask)
             scores = query.to(wide) @ mixed_key.transpose(-1, -2) * self.scale
             output = scores.softmax(dim=-1) @ mixed_value
-            if mask.key_valid is not None:
-                empty = ~mask.key_valid.any(dim=-1)[:, None, None, None]
-                output = output.masked_fill(empty, 0.0)
-        return output.to(dtype)
+        return _zero_where_empty(output.to(dtype), mask)
+
+    def attend_fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        """Compute ``forward`` on torch's fused kernels, without (Lq, rank) scores."""
+        dtype, width = query.dtype, value.shape[3]
+        with full_precision(query.device):
+            # In half precision the mixtures would be rounded before they are used.
+            wide = accumulation_dtype(dtype)
+            mixed = self._mixed(key.to(wide), value.to(wide), query.shape[1], mask)
+            tensors = equal_widths(query.to(wide), *mixed)
+            output = attend_visible(*tensors, None, None, scale=self.scale)
+        return _zero_where_empty(output[..., :width].to(dtype), mask)
+
+    def _mixed(
+        self, key: Tensor, value: Tensor, num_heads: int, mask: Mask
+    ) -> tuple[Tensor, Tensor]:
+        """E K and F V, (B, Hq, rank, D) and (B, Hq, rank, Dv), in the dtype of key and value."""
+        if mask.cu_seqlens is not None and torch.compiler.is_compiling():
+            raise UnsupportedFeature("linformer cannot compile packed sequences; pad them instead")
+        other = self.key_projection if self.value_projection is None else self.value_projection
+        if mask.key_valid is not None:
+            padding = ~mask.key_valid[:, None, :, None]
+            key, value = zero_where(key, padding), zero_where(value, padding)
+        mixed: list[Tensor] = []
+        for tensor, projection in ((key, self.key_projection), (value, other)):
+            columns = _columns(projection, tensor.shape[2]).to(tensor.dtype)
+            # Where heads share a key, its mixtures are shared too, unless the projection differs.
+            shared = columns.shape[0] == 1
+            mixed.append(columns @ (tensor if shared else expand_heads(tensor, num_heads)))
+        return expand_heads(mixed[0], num_heads), expand_heads(mixed[1], num_heads)
+
+
+def _zero_where_empty(output: Tensor, mask: Mask) -> Tensor:
+    """Items whose keys are all padding give 0."""
+    if mask.key_valid is None:
+        return output
+    empty = ~mask.key_valid.any(dim=-1)[:, None, None, None]
+    return output if known_true(~empty) else zero_where(output, empty)
 
 
 def _columns(projection: Tensor, length: int) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attnreg import Approximation, Complexity, Variant, hookimpl
+from attnreg_performer.flops import flops
 from attnreg_performer.module import Performer
 from attnreg_performer.reference import reference
 
@@ -24,6 +25,7 @@ VARIANT = Variant(
     capabilities=replace(Performer.capabilities, normalized=True),
     complexity=Complexity(time="L", memory="L"),
     reference=reference,
+    flops=flops,
     approximates=Approximation(
         "scaled_dot_product", "features", "the kernel's mean squared error falls as 1/features"
     ),

@@ -80,17 +80,17 @@ class Performer(KernelAttention):
         dots, _ = self._projected(query)
         if self.kernel == "relu":
             return dots.relu() / math.sqrt(self.features)
-        return (dots - dots.amax(dim=-1, keepdim=True).detach()).exp()
+        return dots.sub_(dots.detach().amax(dim=-1, keepdim=True)).exp_()
 
     def key_features(self, key: Tensor) -> Features:
         """Features of the keys, relative to the largest of each, which is handed on."""
         dots, x = self._projected(key)
         if self.kernel == "relu":
             return Features(dots.relu() / math.sqrt(self.features))
-        largest = dots.amax(dim=-1, keepdim=True).detach()
+        largest = dots.detach().amax(dim=-1, keepdim=True)
         # ||x||^2 is one number per key: in the logarithm it costs the features no digits.
         log_scale = largest.squeeze(-1) - 0.5 * x.square().sum(dim=-1)
-        return Features((dots - largest).exp(), log_scale)
+        return Features(dots.sub_(largest).exp_(), log_scale)
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """w_m.x' for every feature, and x'."""

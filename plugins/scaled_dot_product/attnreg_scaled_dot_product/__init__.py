@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnreg import Complexity, Variant, hookimpl
+from attnreg.flops import softmax_flops
 from attnreg_scaled_dot_product.module import ScaledDotProduct
 from attnreg_scaled_dot_product.reference import reference
 
@@ -18,6 +19,7 @@ VARIANT = Variant(
     paper="Vaswani et al. 2017, Attention Is All You Need, arXiv:1706.03762",
     complexity=Complexity(time="L^2", memory="L"),
     reference=reference,
+    flops=softmax_flops,
 )
 
 

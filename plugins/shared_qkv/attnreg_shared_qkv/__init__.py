@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnreg import Complexity, Variant, hookimpl
+from attnreg.flops import softmax_flops
 from attnreg_shared_qkv.module import SharedQKV
 from attnreg_shared_qkv.projection import SharedProjection
 from attnreg_shared_qkv.reference import reference
@@ -19,6 +20,7 @@ VARIANT = Variant(
     paper="Kitaev et al. 2020, Reformer: The Efficient Transformer, arXiv:2001.04451",
     complexity=Complexity(time="L^2", memory="L"),
     reference=reference,
+    flops=softmax_flops,
     projection=SharedProjection,
 )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attnreg import Approximation, Complexity, Variant, hookimpl
 from attnreg_sparse_window.blocked import BLOCKED
+from attnreg_sparse_window.flops import flops
 from attnreg_sparse_window.module import SparseWindow
 from attnreg_sparse_window.reference import reference
 
@@ -25,6 +26,7 @@ VARIANT = Variant(
     capabilities=replace(SparseWindow.capabilities, positional=True),
     complexity=Complexity(time="L", memory="L"),
     reference=reference,
+    flops=flops,
     approximates=Approximation(
         "scaled_dot_product", "left", "exact where left and right reach the whole sequence"
     ),

@@ -10,7 +10,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from attnreg import Dims, DotProductAttention
-from attnreg.lowering import Index, LoweredMask, columns_of, take
+from attnreg.lowering import LoweredMask
 from attnreg_sparse_window.draws import draw_blocks
 
 
@@ -71,28 +71,23 @@ class SparseWindow(DotProductAttention):
         self.register_buffer("seed", torch.as_tensor(drawn, dtype=torch.int64))
 
     def pattern(self, lowered: LoweredMask, rows: slice, columns: slice) -> Tensor | None:
-        """The visibility of a tile: bool, (1 or H, rows, columns)."""
-        return self.visible(lowered, rows, columns)
-
-    def visible(self, lowered: LoweredMask, rows: Index, columns: Index) -> Tensor:
-        """The pattern on any rows and columns (n,): bool, (rows, columns) or (H, rows, columns)."""
-        query, key = (
-            take(lowered.query_position, rows)[:, None],
-            columns_of(lowered.key_position, columns),
-        )
-        size = self.block_size
-        row_block, key_block = query.div(size, rounding_mode="floor"), key // size
-        step = key_block - row_block
-        window = (step >= -self.left * self.dilation) & (step <= self.right * self.dilation)
-        if self.dilation > 1:
-            window = window & (step % self.dilation == 0)
+        """The visibility of a tile: bool, (rows, columns) or (H, rows, columns)."""
+        query = lowered.query_position[rows][:, None]
+        key = lowered.key_position[columns]
+        window = self.in_window(query, key)
         if self.global_positions:
             window = window | self.is_global(query) | self.is_global(key)
         if self.random_blocks:
             drawn = self.draw(lowered, rows)
             for index in range(self.random_blocks):
-                window = window | (drawn[:, :, index, None] == key_block)
+                window = window | (drawn[:, :, index, None] == key // self.block_size)
         return window
+
+    def in_window(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether keys are in the window of queries: positions that broadcast to one another."""
+        step = key // self.block_size - query.div(self.block_size, rounding_mode="floor")
+        inside = (step >= -self.left * self.dilation) & (step <= self.right * self.dilation)
+        return inside if self.dilation == 1 else inside & (step % self.dilation == 0)
 
     def is_global(self, position: Tensor) -> Tensor:
         """Which positions are global, in the shape of ``position``."""
@@ -102,10 +97,15 @@ class SparseWindow(DotProductAttention):
         chosen = torch.tensor(self.global_positions, device=position.device)
         return torch.isin(position, chosen)
 
-    def draw(self, lowered: LoweredMask, rows: Index) -> Tensor:
+    def draw(self, lowered: LoweredMask, rows: slice) -> Tensor:
         """The random key blocks of each row, (H, rows, random_blocks), -1 for none."""
-        return lowered.once("random_blocks", lambda: self._draw(lowered.query_position))[:, rows]
 
-    def _draw(self, query_position: Tensor) -> Tensor:
-        row_block = query_position.div(self.block_size, rounding_mode="floor")
+        def every_row() -> Tensor:
+            size = self.block_size
+            return self.draw_blocks(lowered.query_position.div(size, rounding_mode="floor"))
+
+        return lowered.once("random_blocks", every_row)[:, rows]
+
+    def draw_blocks(self, row_block: Tensor) -> Tensor:
+        """The random key blocks of each block of rows (R,), (H, R, random_blocks), -1 for none."""
         return draw_blocks(self.seed, self.dims.num_heads, row_block, self.random_blocks)
