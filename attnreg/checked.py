@@ -160,7 +160,7 @@ class CheckedAttention(nn.Module):
         except NotImplementedError as error:
             names = [one.name for one in self.variant.implementations]
             return Explanation(None, {name: [str(error)] for name in names})
-        call = call_of(self.dims, self.module, query, key, value, mask)
+        call = call_of(self.dims, self.module, self.implementation, query, key, value, mask)
         return explain(self.variant, self.implementation, call)
 
     def extra_repr(self) -> str:
@@ -218,7 +218,7 @@ class CheckedAttention(nn.Module):
         ranked = self.variant.implementations
         chosen = ranked[0]
         if len(ranked) > 1:
-            call = call_of(self.dims, module, query, key, value, mask)
+            call = call_of(self.dims, module, self.implementation, query, key, value, mask)
             chosen = choose(self.variant, self.implementation, call)
         attend = partial(_attend, chosen, module)
         if mask.cu_seqlens is None:

@@ -23,9 +23,15 @@ class Explanation(NamedTuple):
 
 
 def call_of(
-    dims: Dims, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask
+    dims: Dims,
+    module: nn.Module,
+    asked: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
 ) -> Call:
-    """What an implementation may know of a call."""
+    """What an implementation may know of a call of a module that was built for ``asked``."""
     return Call(
         dims=dims,
         query_shape=query.shape,
@@ -38,6 +44,7 @@ def call_of(
         needs_grad=needs_grad(module, query, key, value, mask),
         compiling=torch.compiler.is_compiling(),
         transformed=is_transformed(query) or is_transformed(key) or is_transformed(value),
+        named=asked != "auto",
     )
 
 

@@ -102,6 +102,8 @@ class Call(NamedTuple):
     """Inside ``torch.compile`` or ``torch.export``: lengths are symbols, loops would unroll."""
     transformed: bool
     """Inside a function transform such as ``torch.func.vmap``."""
+    named: bool = False
+    """Whether the module was built for one implementation, by its name."""
 
     @property
     def dropout(self) -> float:

@@ -185,7 +185,7 @@ def why_not_compiled(call: Call) -> list[str]:
         reasons.append(COMPILED_TILES.failure)
     elif not _compiler():
         reasons.append("no C++ compiler was found for torch.compile: set CXX, or install g++")
-    if getattr(call, "named", False):  # whoever asks for it by name has decided to wait
+    if call.named:  # whoever asks for it by name has decided to wait
         return reasons
     return reasons + _not_worth(call)
 
