@@ -60,7 +60,7 @@ def test_linear_variants_hold_nothing_quadratic(name, causal):
     options = {"performer": {"features": 16}, "linformer": {"rank": 16}}.get(name, {})
     attn = attnreg.create(name, num_heads=2, head_dim=8, max_length=4096, **options)
     short, long = (largest(attn, length, Mask(causal=causal)) for length in (1024, 4096))
-    assert long <= 4.1 * short
+    assert long <= 4.5 * short  # linear, less what is spared at the ends; quadratic would be 16
     assert long < 4096 * 4096 / 8
 
 

@@ -160,10 +160,10 @@ class NeverItself(SharedQKV):
 class ShortRight(SparseWindow):
     """The last step to the right is left out."""
 
-    def visible(self, lowered, rows, columns):
+    def pattern(self, lowered, rows, columns):
         self.right -= 1
         try:
-            return super().visible(lowered, rows, columns)
+            return super().pattern(lowered, rows, columns)
         finally:
             self.right += 1
 
@@ -171,7 +171,7 @@ class ShortRight(SparseWindow):
 class Unshifted(SparseWindow):
     """Counts queries from 0, whatever the offset."""
 
-    def visible(self, lowered, rows, columns):
+    def pattern(self, lowered, rows, columns):
         query = take(torch.arange(lowered.query_length, device=lowered.device), rows)[:, None]
         step = columns_of(lowered.key_position, columns) - query
         return (step >= -self.left) & (step <= self.right)

@@ -190,9 +190,9 @@ class Compacted(Linformer):
 class HalfOpen(SparseWindow):
     """``right`` excludes its end."""
 
-    def visible(self, lowered, rows, columns):
+    def pattern(self, lowered, rows, columns):
         right, self.right = self.right, max(0, self.right - 1)
-        found = super().visible(lowered, rows, columns)
+        found = super().pattern(lowered, rows, columns)
         self.right = right
         return found
 
@@ -200,10 +200,10 @@ class HalfOpen(SparseWindow):
 class Capped(SparseWindow):
     """Windows stop at 8, whatever was asked for."""
 
-    def visible(self, lowered, rows, columns):
+    def pattern(self, lowered, rows, columns):
         kept = self.left, self.right
         self.left, self.right = min(8, self.left), min(8, self.right)
-        found = super().visible(lowered, rows, columns)
+        found = super().pattern(lowered, rows, columns)
         self.left, self.right = kept
         return found
 
@@ -211,10 +211,10 @@ class Capped(SparseWindow):
 class Wrapped(SparseWindow):
     """Windows wider than 16 wrap around to narrow ones."""
 
-    def visible(self, lowered, rows, columns):
+    def pattern(self, lowered, rows, columns):
         kept = self.left, self.right
         self.left, self.right = self.left % 17, self.right % 17
-        found = super().visible(lowered, rows, columns)
+        found = super().pattern(lowered, rows, columns)
         self.left, self.right = kept
         return found
 
