@@ -16,6 +16,7 @@ from attnreg._version import __version__ as __version__
 if TYPE_CHECKING:
     from attnreg.attention import Attention as Attention
     from attnreg.attention import Dims as Dims
+    from attnreg.call import Call as Call
     from attnreg.checked import CheckedAttention as CheckedAttention
     from attnreg.choosing import Explanation as Explanation
     from attnreg.errors import AttnregError as AttnregError
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from attnreg.registry import get_variant as get_variant
     from attnreg.registry import list_variants as list_variants
     from attnreg.variant import Approximation as Approximation
-    from attnreg.variant import Call as Call
     from attnreg.variant import Capabilities as Capabilities
     from attnreg.variant import Complexity as Complexity
     from attnreg.variant import Implementation as Implementation
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "attention": ("Attention", "Dims"),
+    "call": ("Call",),
     "checked": ("CheckedAttention",),
     "choosing": ("Explanation",),
     "errors": (
@@ -77,14 +78,7 @@ _HOME = {
     "mask": ("Mask",),
     "options": ("Option",),
     "registry": ("Registry", "create", "default_registry", "get_variant", "list_variants"),
-    "variant": (
-        "Approximation",
-        "Call",
-        "Capabilities",
-        "Complexity",
-        "Implementation",
-        "Variant",
-    ),
+    "variant": ("Approximation", "Capabilities", "Complexity", "Implementation", "Variant"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

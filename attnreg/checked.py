@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attnreg.attention import Dims
-from attnreg.choosing import Explanation, call_of, choose, explain, needs_grad
+from attnreg.call import Call, needs_grad
+from attnreg.choosing import Explanation, choose, explain
 from attnreg.decoding import CacheState, RecurrentState, State, extend_cache
 from attnreg.errors import (
     OptionError,
@@ -23,7 +24,9 @@ from attnreg.errors import (
 from attnreg.functional import attend_to_nothing, zero_where
 from attnreg.mask import Mask
 from attnreg.packing import attend_each, weigh_each
+from attnreg.tracing import autocasts
 from attnreg.validation import (
+    Signature,
     check_capabilities,
     check_length,
     check_mask,
@@ -31,6 +34,7 @@ from attnreg.validation import (
     check_tensors,
     others_with,
     reason_for,
+    signature,
 )
 from attnreg.variant import Implementation, Variant
 
@@ -57,6 +61,7 @@ class CheckedAttention(nn.Module):
         self.implementation = implementation
         self.module = module
         self._holds_tensors = next(_tensors(module), None) is not None
+        self._signature: Signature | None = None  # of the last call that was found right
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = Mask()) -> Tensor:  # noqa: B008  # Mask() is immutable
         """Attend: (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv) to (B, Hq, Lq, Dv).
@@ -160,7 +165,7 @@ class CheckedAttention(nn.Module):
         except NotImplementedError as error:
             names = [one.name for one in self.variant.implementations]
             return Explanation(None, {name: [str(error)] for name in names})
-        call = call_of(self.dims, self.module, self.implementation, query, key, value, mask)
+        call = self._call(self.module, query, key, value, mask)
         return explain(self.variant, self.implementation, call)
 
     def extra_repr(self) -> str:
@@ -187,7 +192,7 @@ class CheckedAttention(nn.Module):
 
     def _cast(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         device = tensors[0].device.type if isinstance(tensors[0], Tensor) else "cpu"
-        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        if not autocasts(device):
             return tensors
         dtype = torch.get_autocast_dtype(device)
         lowered = (torch.float16, torch.bfloat16, torch.float32)
@@ -202,27 +207,38 @@ class CheckedAttention(nn.Module):
     def _check(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor | None, mask: Mask
     ) -> None:
+        own = self._own(module)
+        alike = None if value is None else signature(own, query, key, value, mask)
+        if alike is not None and alike == self._signature:
+            return
         tensors = {"query": query, "key": key}
         if value is not None:
             tensors["value"] = value
-        check_tensors(self.variant, self._own(module), tensors)
+        check_tensors(self.variant, own, tensors)
         check_shapes(self.dims, query, key, value)
         check_mask(mask, query, key, key.shape[2])
         check_capabilities(self.variant, query, key, mask)
         check_length(self.variant, self.dims, key.shape[2], mask)
+        if alike is not None:
+            self._signature = alike
+
+    def _call(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask
+    ) -> Call:
+        named = self.implementation != "auto"
+        return Call(self.dims, module, query, key, value, mask, named)
 
     def _run(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask
     ) -> Tensor:
         """Attend on checked tensors whose padding holds zeros."""
-        ranked = self.variant.implementations
-        chosen = ranked[0]
-        if len(ranked) > 1:
-            call = call_of(self.dims, module, self.implementation, query, key, value, mask)
+        chosen = self.variant.implementations[0]
+        if len(self.variant.implementations) > 1:
+            call = self._call(module, query, key, value, mask)
             chosen = choose(self.variant, self.implementation, call)
-        attend = partial(_attend, chosen, module)
         if mask.cu_seqlens is None:
-            return attend(query, key, value, mask)
+            return _attend(chosen, module, query, key, value, mask)
+        attend = partial(_attend, chosen, module)
         if chosen.packed or torch.compiler.is_compiling():
             query, key, value = _without_tail(mask, query, key, value)
             return attend(query, key, value, mask)

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
-
-from attnreg.attention import Dims
+from attnreg.call import Call
 from attnreg.errors import UnsupportedImplementation
-from attnreg.mask import Mask
-from attnreg.tracing import is_transformed
-from attnreg.variant import Call, Implementation, Variant
+from attnreg.variant import Implementation, Variant
 
 
 class Explanation(NamedTuple):
@@ -20,43 +15,6 @@ class Explanation(NamedTuple):
 
     chosen: str | None
     refused: Mapping[str, list[str]]
-
-
-def call_of(
-    dims: Dims,
-    module: nn.Module,
-    asked: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask,
-) -> Call:
-    """What an implementation may know of a call of a module that was built for ``asked``."""
-    return Call(
-        dims=dims,
-        query_shape=query.shape,
-        key_shape=key.shape,
-        value_shape=value.shape,
-        dtype=query.dtype,
-        device=query.device,
-        mask=mask,
-        module=module,
-        needs_grad=needs_grad(module, query, key, value, mask),
-        compiling=torch.compiler.is_compiling(),
-        transformed=is_transformed(query) or is_transformed(key) or is_transformed(value),
-        named=asked != "auto",
-    )
-
-
-def needs_grad(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> bool:
-    """Whether a gradient will be asked of the call."""
-    if not torch.is_grad_enabled():
-        return False
-    if query.requires_grad or key.requires_grad or value.requires_grad:
-        return True
-    if mask.bias is not None and mask.bias.requires_grad:
-        return True
-    return any(p.requires_grad for p in module.parameters())
 
 
 def choose(variant: Variant, asked: str, call: Call) -> Implementation:

@@ -16,6 +16,7 @@ from attnreg.mask import Mask
 from attnreg.positions import Positioning, create_position
 from attnreg.projection import QKVProjection, merge_heads
 from attnreg.registry import create
+from attnreg.tracing import autocasts
 from attnreg.variant import Variant
 
 Context = Tensor | tuple[Tensor, Tensor]
@@ -187,10 +188,9 @@ class AttentionLayer(nn.Module):
             raise ShapeError(
                 f"{what} must be (batch, length, {size}) with {size}={width}, got {got}"
             )
-        autocast = torch.amp.is_autocast_available(
-            tensor.device.type
-        ) and torch.is_autocast_enabled(tensor.device.type)
-        if tensor.device != like.device or (tensor.dtype != like.dtype and not autocast):
+        if tensor.device != like.device or (
+            tensor.dtype != like.dtype and not autocasts(tensor.device.type)
+        ):
             raise DtypeError(
                 f"{what} is {tensor.dtype} on {tensor.device}, the layer is {like.dtype} on "
                 f"{like.device}; convert one of them"

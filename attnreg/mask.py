@@ -196,6 +196,16 @@ class Mask:
         """The packed offsets of the keys: those of the queries, unless they have their own."""
         return self.cu_seqlens if self.key_cu_seqlens is None else self.key_cu_seqlens
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether any field is a tensor."""
+        return not (
+            self.key_valid is None
+            and self.allowed is None
+            and self.bias is None
+            and self.cu_seqlens is None
+        )
+
     def used(self) -> tuple[MaskField, ...]:
         """Return the fields that hide or weigh something, by the names of ``Capabilities``."""
         present = (

@@ -64,9 +64,13 @@ class QKVProjection(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project (B, Lq, embed_dim), (B, Lk, kdim), (B, Lk, vdim) to query, key, value heads."""
+        dims = self.dims
         parts: Sequence[Tensor]
         if self.qkv is None:
             parts = (self.query(query), self.key(key), self.value(value))
+        elif query is key is value and dims.value_dim == dims.head_dim:
+            heads = (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
+            return split_heads(self.qkv(query), sum(heads)).split(heads, dim=1)  # type: ignore[no-any-return]  # torch's split is untyped
         elif query is key is value:
             parts = self.qkv(query).split(self.sizes, dim=-1)
         elif key is value:
@@ -75,9 +79,9 @@ class QKVProjection(nn.Module):
         else:
             parts = [self._some(x, i, i + 1) for i, x in enumerate((query, key, value))]
         return (
-            split_heads(parts[0], self.dims.num_heads),
-            split_heads(parts[1], self.dims.num_kv_heads),
-            split_heads(parts[2], self.dims.num_kv_heads),
+            split_heads(parts[0], dims.num_heads),
+            split_heads(parts[1], dims.num_kv_heads),
+            split_heads(parts[2], dims.num_kv_heads),
         )
 
     def _some(self, x: Tensor, first: int, last: int) -> Tensor:
@@ -91,8 +95,8 @@ class QKVProjection(nn.Module):
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, L, H * D) to (B, H, L, D), a view."""
-    heads: Tensor = x.unflatten(-1, (num_heads, -1))
-    return heads.transpose(1, 2)
+    batch, length, width = x.shape
+    return x.view(batch, length, num_heads, width // num_heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

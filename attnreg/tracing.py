@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 
 def is_transformed(tensor: Tensor) -> bool:
@@ -15,6 +18,24 @@ def is_transformed(tensor: Tensor) -> bool:
     except NotImplementedError:  # torch's wrappers of transformed tensors have no storage
         return True
     return False
+
+
+def are_transformed(tensors: Iterable[Tensor]) -> bool:
+    """Whether any is inside a function transform or has a tangent, as ``make_dual`` gives it one.
+
+    Most of torch's kernels have no rule for either.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    for tensor in tensors:  # a loop: this stands between a user and every kernel
+        if is_transformed(tensor) or unpack_dual(tensor).tangent is not None:
+            return True
+    return False
+
+
+def autocasts(kind: str) -> bool:
+    """Whether a kind of device, such as "cpu", is under autocast."""
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def full_precision(device: torch.device) -> torch.autocast:

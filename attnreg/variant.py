@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from attnreg.attention import Dims
 from attnreg.errors import OptionError
 from attnreg.options import COMMON, Option, options_of, parameters_of
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from torch import Tensor, nn
 
+    from attnreg.call import Call
     from attnreg.mask import Mask
 
     Reference = Callable[..., np.ndarray[Any, Any]]
@@ -84,31 +83,6 @@ class Complexity:
 
     time: str = "L^2"
     memory: str = "L"
-
-
-class Call(NamedTuple):
-    """What an implementation may know of a call before anything is computed: no values."""
-
-    dims: Dims
-    query_shape: tuple[int, ...]
-    key_shape: tuple[int, ...]
-    value_shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    mask: Mask
-    module: nn.Module
-    needs_grad: bool
-    compiling: bool
-    """Inside ``torch.compile`` or ``torch.export``: lengths are symbols, loops would unroll."""
-    transformed: bool
-    """Inside a function transform such as ``torch.func.vmap``."""
-    named: bool = False
-    """Whether the module was built for one implementation, by its name."""
-
-    @property
-    def dropout(self) -> float:
-        """The dropout in force: 0 in evaluation mode."""
-        return float(getattr(self.module, "dropout", 0.0)) if self.module.training else 0.0
 
 
 def _always(call: Call) -> list[str]:

@@ -38,14 +38,17 @@ def inputs(**changes):
     ],
 )
 def test_wrong_shapes(name, changes, message):
+    attn = build(name)
+    attn(*inputs())  # what was found right before says nothing of another call
     with pytest.raises(attnreg.ShapeError, match=message):
-        build(name)(*inputs(**changes))
+        attn(*inputs(**changes))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_dtypes_and_devices(name):
     query, key, value = inputs()
     attn = build(name)
+    attn(query, key, value)
     for wrong, message in (
         ((query.long(), key, value), "query must be floating point, got torch.int64"),
         ((query.bool(), key, value), "query must be floating point"),
@@ -61,7 +64,9 @@ def test_wrong_dtypes_and_devices(name):
 
 
 def test_module_on_another_device():
-    attn = build("additive", device="meta")
+    attn = build("additive")
+    attn(*inputs())
+    attn.to("meta")
     with pytest.raises(attnreg.DtypeError, match="the module is on meta and query on cpu"):
         attn(*inputs())
 
@@ -77,8 +82,10 @@ def test_module_on_another_device():
     ],
 )
 def test_masks_that_do_not_fit(mask, message):
+    attn = build()
+    attn(*inputs())
     with pytest.raises(attnreg.ShapeError, match=message):
-        build()(*inputs(), mask)
+        attn(*inputs(), mask)
 
 
 def test_packed_offsets_past_the_end():
@@ -87,6 +94,21 @@ def test_packed_offsets_past_the_end():
         build()(query, key, value, Mask.packed([2, 4], [3, 6]))
     with pytest.raises(attnreg.ShapeError, match="key_cu_seqlens ends at 10, past the 9 rows"):
         build()(query, key, value, Mask.packed([2, 3], [3, 7]))
+
+
+def test_a_right_call_before_a_wrong_one():
+    linear, fixed = build("linear", value_dim=8), build("linformer", max_length=9, value_dim=8)
+    call = inputs(value=(2, 2, 9, 8))
+    for attn in (linear, fixed):
+        attn(*call)
+    with pytest.raises(attnreg.UnsupportedMask, match="window"):
+        linear(*call, Mask(window=(1, 1)))
+    with pytest.raises(attnreg.UnsupportedMask, match="causal"):
+        fixed(*call, Mask(causal=True))
+    with pytest.raises(attnreg.LengthError, match="max_length=9"):
+        fixed(*inputs(key=(2, 2, 10, 8), value=(2, 2, 10, 8)))
+    with pytest.raises(attnreg.DtypeError, match="layout torch"):
+        linear(call[0].to_sparse(), *call[1:])
 
 
 def test_something_else_than_a_mask():

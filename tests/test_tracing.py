@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 
 import attnreg
 from attnreg import Mask
@@ -145,6 +146,25 @@ def test_function_transforms(name, index):
         _, forward = torch.func.jvp(total, tuple(call), tangents)
         backward = sum((g * t).sum() for g, t in zip(grads, tangents, strict=True))
         torch.testing.assert_close(forward, backward)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in jvp
+@pytest.mark.parametrize(
+    ("name", "index"),  # torch.cdist has no forward derivative
+    [(name, index) for name, index in CASES if CONFIGS[name][index].get("squared", True)],
+)
+def test_forward_mode_derivatives(name, index):
+    attn = build(name, index).double().eval()
+    mask = Mask(causal=attn.variant.capabilities.causal)
+    call = [t.detach() for t in make_inputs()]
+    tangents = [torch.randn_like(t) for t in call]
+    _, expected = torch.func.jvp(lambda *inputs: attn(*inputs, mask), tuple(call), tuple(tangents))
+    with dual_level():
+        for place in range(3):  # one tangent is enough to need a rule
+            tracked = list(call)
+            tracked[place] = make_dual(call[place], tangents[place])
+            expected = expected - unpack_dual(attn(*tracked, mask)).tangent
+    torch.testing.assert_close(expected, torch.zeros_like(expected))
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=IDS)

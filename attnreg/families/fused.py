@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnreg.call import Call
 from attnreg.families.tiling import Pattern
 from attnreg.functional import attend_to_nothing, cast_in_range, zero_where
 from attnreg.lowering import LoweredMask
 from attnreg.mask import host_values
 from attnreg.tracing import accumulation_dtype, known_true
-from attnreg.variant import Call
 
 ROWS = 512
 """Rows per fused call where the mask differs by row, so that no (Lq, Lk) mask is built at once."""
@@ -59,15 +59,9 @@ def _attend(
     scale: float,
     dropout: float,
 ) -> Tensor:
+    grouped = key.shape[1] != query.shape[1]
     output: Tensor = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=tile,
-        dropout_p=dropout,
-        is_causal=causal,
-        scale=scale,
-        enable_gqa=key.shape[1] != query.shape[1],
+        query, key, value, tile, dropout, causal, scale=scale, enable_gqa=grouped
     )
     return output
 
@@ -230,12 +224,12 @@ def why_not_fused(call: Call) -> list[str]:
         reasons.append("the module scores by a formula of its own, not by a dot product")
     if call.transformed:
         reasons.append("torch's fused kernels have no rule for function transforms such as vmap")
-    if call.needs_grad and call.dtype == torch.float64:
+    if call.dtype == torch.float64 and call.needs_grad:
         # In other dtypes too, but float64 is what second derivatives are taken and checked in.
         reasons.append("float64 gradients: torch's fused kernels cannot be differentiated twice")
-    if call.device.type == "cpu":
-        if call.dropout > 0.0:
-            reasons.append("dropout: on the CPU torch would hold all (Lq, Lk) weights")
-        if call.needs_grad and call.mask.bias is not None and call.mask.bias.requires_grad:
-            reasons.append("gradient of bias: on the CPU torch would hold all (Lq, Lk) weights")
+    if call.dropout > 0.0 and call.device.type == "cpu":
+        reasons.append("dropout: on the CPU torch would hold all (Lq, Lk) weights")
+    bias = call.mask.bias
+    if bias is not None and bias.requires_grad and call.needs_grad and bias.device.type == "cpu":
+        reasons.append("gradient of bias: on the CPU torch would hold all (Lq, Lk) weights")
     return reasons

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnreg.attention import Dims
+from attnreg.call import Call
 from attnreg.decoding import RecurrentState
 from attnreg.errors import ShapeError
 from attnreg.families import sums
@@ -20,7 +21,7 @@ from attnreg.functional import expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
-from attnreg.variant import Call, Capabilities, Implementation
+from attnreg.variant import Capabilities, Implementation
 
 CHUNK = 64
 """Positions per chunk of the causal form."""

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnreg.call import Call
 from attnreg.mask import Mask
 from attnreg.tracing import accumulation_dtype
-from attnreg.variant import Call, Implementation
+from attnreg.variant import Implementation
 from attnreg_additive.module import Additive
 from attnreg_additive.tiled import attend_tiled, why_not_tiled
 from attnreg_additive.tiles import EAGER_TILES

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnreg.call import Call
 from attnreg.functional import cast_in_range, expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
 from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
-from attnreg.variant import Call, Implementation
+from attnreg.variant import Implementation
 from attnreg_additive.module import Additive
 from attnreg_additive.tiles import EAGER_TILES, Tiles
 
