@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -58,9 +58,18 @@ def eager_on_cpu(tensor: Tensor) -> bool:
 
 def known_true(condition: Tensor) -> bool:
     """Whether every entry is true, as far as that can be read without waiting for a device."""
-    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+    return _read(condition, lambda: bool(condition.all()))
+
+
+def known_at_least(tensor: Tensor, bound: float) -> bool:
+    """Whether no entry is below a bound, or NaN, as far as ``known_true`` would know."""
+    return _read(tensor, lambda: tensor.numel() == 0 or bool(tensor.amin() >= bound))
+
+
+def _read(tensor: Tensor, question: Callable[[], bool]) -> bool:
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     try:
-        return bool(condition.all())
+        return question()
     except (RuntimeError, NotImplementedError):  # transformed, fake and meta tensors hold no values
         return False

@@ -73,26 +73,28 @@ def attend(
                 kept += [t for t in (None if rows is None else total, top) if t is not None]
             if columns is not None:
                 phi_k = maps.keys(k[:, :, columns], _cut(valid, columns))
-                value_1 = _with_ones(v[:, :, columns], plan)
+                values = expand_heads(v[:, :, columns], plan.heads).to(wide)
             if rows is None:
-                top = _join(total, top, phi_k, value_1)
+                top = _join(total, top, phi_k, values)
                 continue
             phi_q = maps.queries(q[:, :, rows])
-            if columns is None:
-                mixed = phi_q @ total
-            else:
-                block = Block(phi_q, phi_k, value_1, total, top, plan.size)
+            target = output[items, :, rows]
+            if columns is not None:
+                block = Block(phi_q, phi_k, _with_ones(values, plan), total, top, plan.size)
                 mixed, total, top = block.mixed(), block.last, block.top
+                normaliser, mixed = mixed[..., v.shape[3] :], mixed[..., : v.shape[3]]
+            else:  # a product of Dv columns and one of a single column: faster than Dv + 1
+                normaliser = phi_q @ total[..., v.shape[3] :]
+                mixed = phi_q @ total[..., : v.shape[3]]
             if not plan.normalize:
-                output[items, :, rows] = mixed
+                target.copy_(mixed)
                 continue
-            normaliser = mixed[..., -1:]
             empty = normaliser.abs() < torch.finfo(wide).tiny  # as in sums.reciprocal
             factor = normaliser.reciprocal().masked_fill_(empty, 0.0)
-            if output.dtype == wide:
-                torch.mul(mixed[..., :-1], factor, out=output[items, :, rows])
+            if target.dtype == wide:
+                torch.mul(mixed, factor, out=target)
             else:
-                output[items, :, rows] = mixed[..., :-1] * factor
+                target.copy_(mixed.mul_(factor))
             if inverse is not None:
                 inverse[items, :, rows] = factor
         if kept is not None and top is not None:
@@ -161,25 +163,27 @@ class _Reverse:
                 mapped_k = Features(
                     phi_k[0].detach(), phi_k[1] if phi_k[1] is None else phi_k[1].detach()
                 )
-                value_1 = _with_ones(v[:, :, columns], plan)
+                values = expand_heads(v[:, :, columns], plan.heads).to(self.wide)
             if columns is None:
                 arriving_q = grad_mixed @ total.mT
                 _add_product(grad_total, mapped_q, grad_mixed)
             elif rows is None:
-                arriving_k, grad_value = _leave(mapped_k, value_1, grad_total, top, after)
+                arriving_k, grad_value, of_scale = _leave(mapped_k, values, grad_total, top, after)
             else:
-                block = Block(mapped_q, mapped_k, value_1, total, top, plan.size)
+                values = _with_ones(values, plan)
+                block = Block(mapped_q, mapped_k, values, total, top, plan.size)
                 arriving_q, arriving_k, grad_value, grad_total = block.reverse(
                     grad_mixed, grad_total
                 )
+                of_scale = (values * grad_value).sum(dim=-1) if scaled else None
             if rows is not None:
                 self._pull([phi_q], [arriving_q], leaf_q, grad_q[:, :, rows])
             if columns is not None:
                 outputs, arriving = [phi_k.values], [arriving_k]
-                if phi_k.log_scale is not None:
+                if phi_k.log_scale is not None and of_scale is not None:
                     # A weight grows with exp(log_scale) as its product with [v, 1] does with that.
                     outputs.append(phi_k.log_scale)
-                    arriving.append((value_1 * grad_value).sum(dim=-1))
+                    arriving.append(of_scale)
                 self._pull(outputs, arriving, leaf_k, grad_k[:, :, columns])
                 grad_value = grad_value[..., : v.shape[3]]
                 if v.shape[1] < q.shape[1]:
@@ -234,12 +238,17 @@ def _differentiable(
 def _join(total: Tensor, top: Tensor | None, phi_k: Features, value: Tensor) -> Tensor | None:
     """Add a block of keys to the sums, in place; return the scale that they now have."""
     values, log_scale = phi_k
+    width, grow = value.shape[3], None
     if log_scale is not None and top is not None:
         higher = torch.maximum(top, log_scale.amax(dim=-1))
         total *= exp_difference(top, higher)[..., None, None]
-        value = value * exp_difference(log_scale, higher[..., None])[..., None]
+        grow = exp_difference(log_scale, higher[..., None])[..., None]
+        value = value * grow
         top = higher
-    _add_product(total, values, value)
+    total[..., :width] += values.mT @ value  # as strided as it is, baddbmm_ would go head by head
+    if total.shape[3] > width:  # the normaliser: the same with a column of ones
+        sums = values.sum(dim=2)[..., None] if grow is None else values.mT @ grow
+        total[..., width:] += sums
     return top
 
 
@@ -249,15 +258,22 @@ def _leave(
     grad_total: Tensor,
     before: Tensor | None,
     after: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Take ``_join`` back: gradients of features and [v, 1], and in place that of the sums."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Take ``_join`` back: gradients of features, values and scales, and in place of the sums."""
     values, log_scale = phi_k
+    width = value.shape[3]
+    of_value = values @ grad_total[..., :width]
+    found = value @ grad_total[..., :width].mT
+    if grad_total.shape[3] > width:
+        found += grad_total[..., width:].mT
     if log_scale is None or before is None or after is None:
-        return value @ grad_total.mT, values @ grad_total
+        return found, of_value, None
     grow = exp_difference(log_scale, after[..., None])[..., None]
-    found = (value * grow) @ grad_total.mT, (values @ grad_total) * grow
+    of_scale = (value * of_value).sum(dim=-1, keepdim=True)
+    if grad_total.shape[3] > width:
+        of_scale += values @ grad_total[..., width:]
     grad_total *= exp_difference(before, after)[..., None, None]
-    return found
+    return found.mul_(grow), of_value.mul_(grow), of_scale.mul_(grow).squeeze(-1)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -266,8 +282,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _with_ones(value: Tensor, plan: ChunkPlan) -> Tensor:
-    """Values of a block for every query head; a column of ones gathers the normaliser along."""
-    value = expand_heads(value, plan.heads).to(accumulation_dtype(value.dtype))
+    """Values of a block; where it matters, a column of ones that gathers the normaliser along."""
     return F.pad(value, (0, 1), value=1.0) if plan.normalize else value
 
 

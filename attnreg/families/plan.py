@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from attnreg.families.sums import Features, hide
 from attnreg.functional import expand_heads
 from attnreg.mask import Mask
-from attnreg.tracing import accumulation_dtype
+from attnreg.tracing import accumulation_dtype, autocasts
 
-ROWS, ELEMENTS = 2**12, 2**20
+ROWS, ELEMENTS = 2**13, 2**20
 """Vectors per block, over batch items and heads, and the most features that they may have: few
 enough that what is computed of them stays in the caches, enough that each product is large."""
 
@@ -51,7 +51,7 @@ class ChunkPlan:
         self.names = tuple(named)
         self.tensors = tuple(named.values())
         kind = self.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if autocasts(kind):
             self.autocast = torch.get_autocast_dtype(kind)
 
     def as_called(self) -> torch.autocast:
@@ -124,6 +124,8 @@ class Maps:
         return values.shape[3], log_scale is not None
 
     def _call(self, method: str, x: Tensor) -> Any:
+        if self.plan.autocast is None and self.swapped is None:  # no context: they cost much here
+            return getattr(self.plan.module, method)(x)
         with self.plan.as_called():
             if self.swapped is None:
                 return getattr(self.plan.module, method)(x)

@@ -13,8 +13,7 @@ from attnreg.tracing import is_transformed
 def elu_plus_one(x: Tensor) -> Tensor:
     """exp(x) below 0, x + 1 above: elu(x) + 1 would lose the small ones to rounding."""
     if torch.compiler.is_compiling() or is_transformed(x):
-        positive = x.relu()
-        return (x - positive).exp() + positive
+        return x.clamp(max=0.0).exp() + x.relu()
     if not (torch.is_grad_enabled() and x.requires_grad):
         return _elu_plus_one(x)
     result: Tensor = _EluPlusOne.apply(x)  # type: ignore[no-untyped-call]  # torch's apply is untyped
@@ -22,8 +21,7 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
-    positive = x.relu()
-    return (x - positive).exp_().add_(positive)
+    return x.clamp(max=0.0).exp_().add_(x.relu())
 
 
 class _EluPlusOne(torch.autograd.Function):

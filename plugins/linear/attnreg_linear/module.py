@@ -9,7 +9,11 @@ from annotated_doc import Doc
 from torch import Tensor
 
 from attnreg import Dims, Features, KernelAttention
+from attnreg.tracing import known_at_least
 from attnreg_linear.elu import elu_plus_one
+
+FAR = 8.0
+"""How far below 0 all of a query lies that is shifted, lest its features underflow."""
 
 FeatureMap = Literal["elu+1", "relu", "exp", "identity"]
 
@@ -52,9 +56,13 @@ class Linear(KernelAttention):
             return self.feature_map(query)
         if self.feature_map_name != "relu":
             query = query.to(torch.promote_types(query.dtype, torch.float32))
-            largest = query.detach().amax(dim=-1, keepdim=True)
-            # Below 0 elu + 1 is exp, for which a shift is a factor.
-            return self.feature_map(query - (largest if self._scaled else -(-largest).relu()))
+            if self._scaled:
+                return self.feature_map(query - query.detach().amax(dim=-1, keepdim=True))
+            # Below 0 elu + 1 is exp, for which a shift is a factor. Hardly any input needs one.
+            if not known_at_least(query.detach(), -FAR):
+                largest = query.detach().amax(dim=-1, keepdim=True)
+                query = query - largest.masked_fill(largest >= -FAR, 0.0)
+            return self.feature_map(query)
         features = self.feature_map(query)
         largest = features.amax(dim=-1, keepdim=True).detach()
         return features / largest.masked_fill(largest == 0, 1.0)
