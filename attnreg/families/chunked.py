@@ -82,13 +82,12 @@ def attend(
             if columns is not None:
                 block = Block(phi_q, phi_k, _with_ones(values, plan), total, top, plan.size)
                 mixed, total, top = block.mixed(), block.last, block.top
-                normaliser, mixed = mixed[..., v.shape[3] :], mixed[..., : v.shape[3]]
-            else:  # a product of Dv columns and one of a single column: faster than Dv + 1
-                normaliser = phi_q @ total[..., v.shape[3] :]
-                mixed = phi_q @ total[..., : v.shape[3]]
+            else:
+                mixed = phi_q @ total
             if not plan.normalize:
                 target.copy_(mixed)
                 continue
+            mixed, normaliser = mixed[..., :-1], mixed[..., -1:]
             empty = normaliser.abs() < torch.finfo(wide).tiny  # as in sums.reciprocal
             factor = normaliser.reciprocal().masked_fill_(empty, 0.0)
             if target.dtype == wide:
@@ -181,7 +180,6 @@ class _Reverse:
             if columns is not None:
                 outputs, arriving = [phi_k.values], [arriving_k]
                 if phi_k.log_scale is not None and of_scale is not None:
-                    # A weight grows with exp(log_scale) as its product with [v, 1] does with that.
                     outputs.append(phi_k.log_scale)
                     arriving.append(of_scale)
                 self._pull(outputs, arriving, leaf_k, grad_k[:, :, columns])
@@ -238,17 +236,16 @@ def _differentiable(
 def _join(total: Tensor, top: Tensor | None, phi_k: Features, value: Tensor) -> Tensor | None:
     """Add a block of keys to the sums, in place; return the scale that they now have."""
     values, log_scale = phi_k
-    width, grow = value.shape[3], None
+    width = value.shape[3]
     if log_scale is not None and top is not None:
         higher = torch.maximum(top, log_scale.amax(dim=-1))
         total *= exp_difference(top, higher)[..., None, None]
         grow = exp_difference(log_scale, higher[..., None])[..., None]
-        value = value * grow
-        top = higher
+        _add_product(total, values, _grown(value, grow, total.shape[3]))
+        return higher
     total[..., :width] += values.mT @ value  # as strided as it is, baddbmm_ would go head by head
-    if total.shape[3] > width:  # the normaliser: the same with a column of ones
-        sums = values.sum(dim=2)[..., None] if grow is None else values.mT @ grow
-        total[..., width:] += sums
+    if total.shape[3] > width:  # the normaliser, without a copy of the values for a column of ones
+        total[..., width:] += values.sum(dim=2)[..., None]
     return top
 
 
@@ -262,18 +259,23 @@ def _leave(
     """Take ``_join`` back: gradients of features, values and scales, and in place of the sums."""
     values, log_scale = phi_k
     width = value.shape[3]
-    of_value = values @ grad_total[..., :width]
-    found = value @ grad_total[..., :width].mT
-    if grad_total.shape[3] > width:
-        found += grad_total[..., width:].mT
     if log_scale is None or before is None or after is None:
-        return found, of_value, None
+        found = value @ grad_total[..., :width].mT
+        if grad_total.shape[3] > width:
+            found += grad_total[..., width:].mT
+        return found, values @ grad_total[..., :width], None
     grow = exp_difference(log_scale, after[..., None])[..., None]
-    of_scale = (value * of_value).sum(dim=-1, keepdim=True)
-    if grad_total.shape[3] > width:
-        of_scale += values @ grad_total[..., width:]
+    grown = _grown(value, grow, grad_total.shape[3])
+    found, of_grown = grown @ grad_total.mT, values @ grad_total
+    # A weight grows with exp(log_scale) as its product with [v, 1] does with that.
+    of_scale = (grown * of_grown).sum(dim=-1)
     grad_total *= exp_difference(before, after)[..., None, None]
-    return found.mul_(grow), of_value.mul_(grow), of_scale.mul_(grow).squeeze(-1)
+    return found, of_grown[..., :width] * grow, of_scale
+
+
+def _grown(value: Tensor, grow: Tensor, width: int) -> Tensor:
+    """[v, 1] of some width, times what scales each key."""
+    return F.pad(value, (0, width - value.shape[3]), value=1.0).mul_(grow)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
