@@ -208,9 +208,15 @@ def test_autocast_reaches_an_authors_plain_code():
     torch.testing.assert_close(output.float(), attn(*call), rtol=5e-2, atol=5e-2)
 
 
-def test_checkpointing_gives_the_same_gradients():
+DROPPING = [n for n in NAMES if attnreg.get_variant(n).capabilities.dropout]
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"), [*((n, 0.0) for n in NAMES), *((n, 0.5) for n in DROPPING)]
+)
+def test_checkpointing_gives_the_same_gradients(name, dropout):
     torch.manual_seed(1)
-    attn = attnreg.create("additive", num_heads=2, head_dim=4, dropout=0.5)
+    attn = attnreg.create(name, num_heads=2, head_dim=4, dropout=dropout, max_length=33)
     attn.module.tile_elements = 64
     call = [torch.randn(1, 2, 33, 4).requires_grad_() for _ in range(3)]
     expected = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from attnreg.lowering import LoweredMask
 from attnreg.tracing import accumulation_dtype, full_precision
 from attnreg_sparse_window.layout import Layout, Sizes
 from attnreg_sparse_window.module import SparseWindow
-from attnreg_sparse_window.tiles import FullRows, Room, whole_vectors
+from attnreg_sparse_window.tiles import FullRows, Piece, Room, whole_vectors
 
 
 def attend_blocked(
@@ -23,7 +23,7 @@ def attend_blocked(
 
     Tiles of rows see the keys of their window where they lie, and copies of global keys and
     random blocks. Global queries see every key and are computed apart. The backward pass
-    computes each piece again: nothing but the inputs is kept.
+    computes most pieces again: but for windows that are read in place, the inputs are all it keeps.
     """
     assert isinstance(module, SparseWindow)  # for mypy: registered for this variant alone
     if query.numel() == 0:
@@ -65,7 +65,12 @@ class _Blocked(torch.autograd.Function):
     ) -> Tensor:
         ctx.module, ctx.mask = module, mask
         ctx.save_for_backward(query, key, value, bias)
-        layout = _layout(module, mask, query, key, backward=False)
+        wanted = any(ctx.needs_input_grad)
+        layout = _layout(module, mask, query, key, backward=wanted)
+        # What is read in place costs little to keep: the graph of a piece then holds its output
+        # alone. Copies and visibilities of their own are made again.
+        kept: list[_Tracked] | None = [] if wanted and layout.is_light else None
+        ctx.kept = kept
         if layout.listed:
             key, value = whole_vectors(key), whole_vectors(value)
         batch, heads, length, width = query.shape
@@ -74,8 +79,12 @@ class _Blocked(torch.autograd.Function):
         rooms = Room(key), Room(value)
         for piece in layout.pieces():
             part = piece.rows(query), piece.keys(key, rooms[0]), piece.keys(value, rooms[1])
-            found = _attend(*part, piece.visible, piece.bias, module.logit_scale)
-            piece.put_rows(found, output)
+            if kept is not None:
+                kept.append(_tracked(module, piece, part, None))
+                piece.put_rows(kept[-1].output.detach(), output)
+            else:
+                found = _attend(*part, piece.visible, piece.bias, module.logit_scale)
+                piece.put_rows(found, output)
         return output
 
     @staticmethod
@@ -92,8 +101,28 @@ class _Blocked(torch.autograd.Function):
                     next(rest) if t is not None and t.requires_grad else None for t in inputs
                 )
             else:
-                found = _gradients(ctx.module, ctx.mask, query, key, value, grad)
+                kept, ctx.kept = ctx.kept, None  # once: a second backward pass makes them again
+                found = _gradients(ctx.module, ctx.mask, query, key, value, grad, kept)
         return (None, None, *found)
+
+
+class _Tracked(NamedTuple):
+    """The graph of one piece, from its leaves to its output."""
+
+    output: Tensor
+    leaves: list[Tensor]
+
+
+def _tracked(
+    module: SparseWindow, piece: Piece, part: tuple[Tensor, Tensor, Tensor], bias: Tensor | None
+) -> _Tracked:
+    """Attend in one piece from leaves: query, key, value and perhaps the piece's bias."""
+    with torch.enable_grad():
+        query, key, value = (t.detach().requires_grad_() for t in part)
+        tile = piece.bias if bias is None else bias.detach().requires_grad_()
+        output = _attend(query, key, value, piece.visible, tile, module.logit_scale)
+    leaves = [query, key, value]
+    return _Tracked(output, leaves if bias is None or tile is None else [*leaves, tile])
 
 
 def _layout(module: SparseWindow, mask: Mask, query: Tensor, key: Tensor, backward: bool) -> Layout:
@@ -103,7 +132,13 @@ def _layout(module: SparseWindow, mask: Mask, query: Tensor, key: Tensor, backwa
 
 
 def _gradients(
-    module: SparseWindow, mask: Mask, query: Tensor, key: Tensor, value: Tensor, grad: Tensor
+    module: SparseWindow,
+    mask: Mask,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad: Tensor,
+    kept: list[_Tracked] | None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value and bias."""
     layout = _layout(module, mask, query, key, backward=True)
@@ -123,22 +158,17 @@ def _gradients(
         sizes = (1,) * (4 - bias.dim()) + bias.shape
         of_bias = torch.zeros(sizes, dtype=wide, device=bias.device)
     rooms = Room(key), Room(value)
-    for piece in layout.pieces():
-        part = piece.rows(query), piece.keys(key, rooms[0]), piece.keys(value, rooms[1])
-        if part[1].shape[2] == 0:
-            piece.put_rows(torch.zeros_like(part[0]), of_query)
-            continue
-        with torch.enable_grad():
-            leaves = [t.detach().requires_grad_() for t in part]
-            tile = piece.bias
-            if of_bias is not None and tile is not None:
-                tile = tile.detach().requires_grad_()
-                leaves.append(tile)
-            output = _attend(
-                leaves[0], leaves[1], leaves[2], piece.visible, tile, module.logit_scale
-            )
+    for index, piece in enumerate(layout.pieces()):
+        if kept is not None:
+            tracked = kept[index]
+        else:
+            part = piece.rows(query), piece.keys(key, rooms[0]), piece.keys(value, rooms[1])
+            tracked = _tracked(module, piece, part, None if of_bias is None else piece.bias)
         arriving = piece.rows(grad if isinstance(piece, FullRows) else inner)
-        grads = torch.autograd.grad(output, leaves, arriving)
+        if not tracked.output.requires_grad:  # no key: exact zeros
+            piece.put_rows(torch.zeros_like(arriving), of_query)
+            continue
+        grads = torch.autograd.grad(tracked.output, tracked.leaves, arriving)
         piece.put_rows(grads[0], of_query)
         piece.add_keys(grads[1], of_key)
         piece.add_keys(grads[2], of_value)

@@ -75,6 +75,12 @@ class Layout:
         yield from self._strips(start + count * self.height, last)
         yield from self._full_rows()
 
+    @property
+    def is_light(self) -> bool:
+        """Whether pieces copy no keys, and most of them share one visibility."""
+        mask = self.lowered.mask
+        return not self.listed and all(t is None for t in (mask.allowed, mask.bias, mask.key_valid))
+
     def overwritten(self) -> list[int]:
         """The rows of tiles that a later piece computes."""
         first, last = self._window_rows()
