@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +19,7 @@ class Call:
     Most is found out only where it is asked for: this stands between a user and every kernel.
     """
 
-    __slots__ = ("_tensors", "dims", "mask", "module", "named")
+    __slots__ = ("_holds_tensors", "_tensors", "dims", "mask", "module", "named")
 
     def __init__(
         self,
@@ -26,14 +29,16 @@ class Call:
         key: Tensor,
         value: Tensor,
         mask: Mask,
-        named: bool = False,
+        named: bool,
+        holds_tensors: bool,
     ) -> None:
         self.dims = dims
         self.module = module
         self.mask = mask
         self.named = named
         """Whether the module was built for one implementation, by its name."""
-        self._tensors = (query, key, value)
+        self._tensors: tuple[Tensor, ...] = (query, key, value)
+        self._holds_tensors = holds_tensors
 
     @property
     def query_shape(self) -> torch.Size:
@@ -63,7 +68,8 @@ class Call:
     @property
     def needs_grad(self) -> bool:
         """Whether a gradient will be asked of the call."""
-        return needs_grad(self.module, *self._tensors, self.mask)
+        query, key, value = self._tensors
+        return needs_grad(self.module, query, key, value, self.mask)
 
     @property
     def compiling(self) -> bool:
@@ -73,7 +79,14 @@ class Call:
     @property
     def transformed(self) -> bool:
         """Inside a function transform such as ``torch.func.vmap``, or forward-mode derivatives."""
-        return are_transformed(self._tensors)
+        bias = () if self.mask.bias is None else (self.mask.bias,)
+        return are_transformed(self._tensors + bias) or are_transformed(self._own())
+
+    def _own(self) -> Iterable[Tensor]:
+        """Parameters and buffers; walking a module that has none costs as much as a small call."""
+        if not self._holds_tensors:
+            return ()
+        return chain(self.module.parameters(), self.module.buffers())
 
     @property
     def dropout(self) -> float:

@@ -226,7 +226,7 @@ class CheckedAttention(nn.Module):
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask
     ) -> Call:
         named = self.implementation != "auto"
-        return Call(self.dims, module, query, key, value, mask, named)
+        return Call(self.dims, module, query, key, value, mask, named, self._holds_tensors)
 
     def _run(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Mask

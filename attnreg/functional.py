@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnreg.tracing import eager_on_cpu, full_precision
+from attnreg.tracing import eager_on_cpu, full_precision, is_transformed
 
 
 def expand_heads(tensor: Tensor, num_heads: int) -> Tensor:
@@ -64,11 +65,10 @@ class _UnitVectors(torch.autograd.Function):
         ctx.save_for_forward(*inputs, *output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor | None:
         x, unit, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants the gradient's gradient
-            again = _unit_vectors(x)
-            found: Tensor = torch.autograd.grad(again, x, grads[0], create_graph=True)[0]
+        if wants_graph(grads[0]):
+            (found,) = plain_gradients(_unit_vectors, (x,), grads[0])
             return found
         return _across(grads[0], unit, inverse)
 
@@ -86,13 +86,37 @@ def _scaled_first(x: Tensor) -> tuple[Tensor, Tensor]:
     unit = x / largest
     inverse = torch.linalg.vector_norm(unit, dim=-1, keepdim=True).reciprocal()
     inverse = inverse.masked_fill(zero, 0.0)
-    return unit * inverse, inverse / largest
+    # Of a subnormal vector 1 / norm is out of range: the largest number, lest 0 * inf be NaN.
+    return unit * inverse, (inverse / largest).clamp(max=torch.finfo(x.dtype).max)
 
 
 def _across(change: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
     """What a change of a vector, or of the loss by it, is across its direction, over its norm."""
     along = (change * unit).sum(dim=-1, keepdim=True)
     return torch.addcmul(change, unit, along, value=-1.0) * inverse
+
+
+def wants_graph(grad: Tensor) -> bool:
+    """Whether a hand-written backward pass will not do for the gradient that arrives.
+
+    Somebody wants the gradient's gradient, or many at once (``is_grads_batched``).
+    """
+    return torch.is_grad_enabled() or is_transformed(grad)
+
+
+def plain_gradients(
+    run: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of ``run(*inputs)`` by autograd; None for inputs that want none."""
+    graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: where one input was made of another, the way between them is not ours to go.
+        given = [t.view_as(t) if t is not None and t.requires_grad else t for t in inputs]
+        output = run(*given)
+    wanted = [t for t in given if t is not None and t.requires_grad]
+    found = torch.autograd.grad(output, wanted, grad, create_graph=graph, allow_unused=True)
+    each = iter(found)
+    return tuple(next(each) if t is not None and t.requires_grad else None for t in inputs)
 
 
 def cast_in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -134,6 +158,7 @@ class _ZeroWhere(torch.autograd.Function):
     def forward(x: Tensor, hidden: Tensor) -> Tensor:
         # masked_fill by a broadcast mask runs at a quarter of the memory's speed on the CPU; an
         # AND with all bits or with none runs at the whole of it.
+        x = x.resolve_neg()  # the bits must be those of the numbers
         integer = _INTEGERS[x.element_size()]
         kept: Tensor = x.view(integer) & (hidden.to(integer) - 1)
         return kept.view(x.dtype)

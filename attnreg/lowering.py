@@ -34,6 +34,11 @@ class LoweredMask:
         self.device = device
         self._memo: dict[str, Tensor] = {}
 
+    def with_bias(self, bias: Tensor | None) -> LoweredMask:
+        """The same with another bias, or an alias of its own."""
+        mask = self.mask.replace(bias=bias)
+        return LoweredMask(mask, self.query_length, self.key_length, self.device)
+
     @property
     def offset(self) -> int:
         """What is added to a query's index to give its position, where nothing is packed."""

@@ -197,6 +197,12 @@ class Mask:
         return self.cu_seqlens if self.key_cu_seqlens is None else self.key_cu_seqlens
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields that are tensors, but for ``bias``, which may get a gradient."""
+        fields = (self.key_valid, self.allowed, self.cu_seqlens, self.key_cu_seqlens)
+        return tuple(t for t in fields if t is not None)
+
+    @property
     def has_tensors(self) -> bool:
         """Whether any field is a tensor."""
         return not (

@@ -85,8 +85,8 @@ def _measured(
         inputs = make_inputs(settings, mode, length)
         call = make_call(module, inputs, settings, mode)
         with _limited(settings):
-            ran = implementation_of(module, inputs, settings, mode)
             call()
+            ran = implementation_of(module, inputs, settings, mode)
             say(first=True)
             gc.collect()
             peak, note, seconds = measure_peak(call, settings.device)
@@ -151,10 +151,14 @@ def _limited(settings: Any) -> Iterator[None]:
     import torch
 
     if torch.device(settings.device).type == "cuda":
+        torch.cuda.empty_cache()
         whole = torch.cuda.get_device_properties(settings.device).total_memory
         taken = torch.cuda.memory_reserved(settings.device) + settings.memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, taken / whole), settings.device)
-        yield
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, settings.device)
         return
     try:
         import resource

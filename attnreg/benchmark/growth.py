@@ -119,11 +119,13 @@ def crossover(
         return found(None, f"not faster {longest}")
     slower = [length for length in at if ratios[length] >= 1.0]
     if not slower:
-        return found(None, f"faster from {at[0]}, the shortest, on")
+        doubt = "" if all(sure[length] for length in at) else "; some ratios are inconclusive"
+        return found(None, f"faster from {at[0]}, the shortest, on{doubt}")
     low = slower[-1]
     high = at[at.index(low) + 1]
     before, after = math.log(ratios[low]), math.log(ratios[high])
     part = before / (before - after)
     length = low * (high / low) ** part
-    doubt = "" if sure[low] and sure[high] else "; a ratio beside it is inconclusive"
+    beside = at[at.index(low) :]
+    doubt = "" if all(sure[length] for length in beside) else "; some ratios are inconclusive"
     return found(length, f"faster from about {length:.0f} on, between {low} and {high}{doubt}")

@@ -63,6 +63,6 @@ def _request(name: str | None, target: Target, settings: Settings, mode: str) ->
         "options": dict(target.options),
         "settings": asdict(settings),
         "mode": mode,
-        "patience": 2 * (settings.seconds + ONCE),
+        "patience": 2 * (2 * settings.seconds + ONCE),  # longer than whoever asks will wait
     }
     return json.dumps(asked)

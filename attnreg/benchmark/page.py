@@ -71,7 +71,8 @@ def page(report: Report) -> str:
         body.append(f'<p class="warning">{escape(UNCHECKED)}</p>')
     else:
         told = "; ".join(f"{one.variant}: {one.verdict}" for one in report.verdicts)
-        body.append(f"<p>Conformance, fast profile: {escape(told or 'nothing to check')}.</p>")
+        told = escape(told or "nothing to check")
+        body.append(f"<p>Conformance, fast profile, with the default options: {told}.</p>")
     body.append(_legend(report))
     for mode in settings.modes:
         body.append(_plots(report, mode))

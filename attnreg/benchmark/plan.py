@@ -19,6 +19,9 @@ from attnreg.options import validate
 from attnreg.registry import get_variant, list_variants
 from attnreg.variant import DTYPES, Variant
 
+LARGEST = 2**31
+"""The largest batch, number of heads or head dimension that is tried."""
+
 USUAL = "scaled_dot_product"
 """What variants are measured against unless told otherwise."""
 
@@ -56,7 +59,7 @@ def entrants(
             wanted = [each.name for each in variant.implementations]
         for implementation in wanted:
             entrant = _entrant(variant, name, implementation, options)
-            made.setdefault(entrant.subject.label, entrant)
+            _join(made, entrant)
     if not made:
         raise OptionError(f"name a variant to measure; there are {', '.join(list_variants())}")
     if against == "auto":
@@ -66,9 +69,18 @@ def entrants(
         variant, name, named = _find(against)
         entrant = _entrant(variant, name, named or "auto", options)
         label = entrant.subject.label
-        made.setdefault(label, entrant)
+        _join(made, entrant)
     _check_keys(options, [entrant.target.variant for entrant in made.values()])
     return list(made.values()), label
+
+
+def _join(made: dict[str, Entrant], entrant: Entrant) -> None:
+    label = entrant.subject.label
+    if made.setdefault(label, entrant).target.variant is not entrant.target.variant:
+        raise OptionError(
+            f"two variants are called {label!r}, and the report would take them for one: measure "
+            "one at a time, or register yours under a name of its own"
+        )
 
 
 def takes(variant: Variant) -> set[str]:
@@ -91,9 +103,9 @@ def _entrant(
     variant: Variant, name: str | None, implementation: str, options: Mapping[str, Any]
 ) -> Entrant:
     names = [one.name for one in variant.implementations]
-    if variant is SDPA:
-        implementation = "auto"
-    elif implementation != "auto" and implementation not in names:
+    if variant is SDPA and implementation != "auto":
+        raise OptionError(f"sdpa is torch's own and has no implementation {implementation!r}")
+    if variant is not SDPA and implementation not in ("auto", *names):
         raise OptionError(
             f"{variant.name} has no implementation {implementation!r}."
             f"{nearest(implementation, names)} It has: auto, all, {', '.join(names)}"
@@ -127,8 +139,10 @@ def _check_keys(options: Mapping[str, Any], variants: list[Variant]) -> None:
 def check(settings: Settings) -> None:
     """Raise ``OptionError`` where a run cannot be made with these settings."""
     for name in ("batch", "heads", "head_dim"):
-        if getattr(settings, name) < 1:
-            raise OptionError(f"{name} must be at least 1, got {getattr(settings, name)}")
+        if not 1 <= getattr(settings, name) <= LARGEST:
+            raise OptionError(f"{name} must be from 1 to {LARGEST}, got {getattr(settings, name)}")
+    if not 0 <= settings.seed < 2**63:
+        raise OptionError(f"seed must be from 0 to 2**63 - 1, got {settings.seed}")
     if settings.repeat < 3:
         raise OptionError(f"repeat must be at least 3, for a spread, got {settings.repeat}")
     if not 0.0 < settings.seconds < 1e6:
@@ -142,7 +156,10 @@ def check(settings: Settings) -> None:
     try:
         torch.empty(0, device=settings.device)
     except (RuntimeError, AssertionError) as error:  # unknown, or not on this machine
-        raise OptionError(f"there is no device {settings.device!r}: {reason(error)}") from error
+        raise OptionError(
+            f"there is no device {settings.device!r} for this torch; device cpu is always there "
+            f"({reason(error)})"
+        ) from error
     if torch.device(settings.device).type == "meta":
         raise OptionError("device meta computes nothing, so there is nothing to measure")
 

@@ -111,7 +111,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One cell: a subject at one length and mode; numbers only where ``status`` is "ok"."""
+    """One cell: a subject at one length and mode; times only where ``status`` is "ok"."""
 
     subject: str
     mode: str

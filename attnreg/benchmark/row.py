@@ -33,17 +33,17 @@ def time_row(
     ready = partial(wait, settings.device)
     race = Race(ready, repeat=settings.repeat, seconds=settings.seconds)
     made: dict[str, Measurement] = {}
-    gc.collect()  # not in the middle of a sample
+    gc.collect()  # what earlier rows have left
     for begun, target in row:
         yield f"{begun.subject} warms up"
         try:
             module = target.build(settings, length)
-            done = replace(
-                begun,
-                implementation=implementation_of(module, inputs, settings, mode),
-                flops=operations(target.variant, module, settings, mode, length),
-            )
+            flops = operations(target.variant, module, settings, mode, length)
+            done = replace(begun, flops=flops)
             race.enter(begun.subject, make_call(module, inputs, settings, mode))
+            # Only now: one that is compiled at its first call may have failed at it.
+            ran = implementation_of(module, inputs, settings, mode)
+            done = replace(done, implementation=ran)
         except TooSlow as slow:
             why = too_slow(slow.seconds, Budget.here(settings))
             yield replace(done, status="time", reason=why)

@@ -132,7 +132,7 @@ def _failures(report: Report) -> Table:
 def _verdicts(report: Report) -> Table:
     rows = [(v.variant, v.verdict, ", ".join(v.failed)) for v in report.verdicts]
     headers = ("variant", "verdict", "failed")
-    return Table("Conformance, fast profile", headers, rows)
+    return Table("Conformance, fast profile, with the default options", headers, rows)
 
 
 def settings(report: Report) -> Table:

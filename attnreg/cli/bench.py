@@ -138,6 +138,7 @@ def _options(names: list[str], against: str, pairs: list[str]) -> dict[str, Any]
         start, _, rest = pair.partition("=")
         owner, _, key = start.rpartition(".")
         text = f"{key}={rest}" if "=" in pair else pair
+        meant = False
         for name in [*names, against]:
             plain = name.partition(":")[0]
             if plain in ("sdpa", "none", "auto"):
@@ -149,7 +150,8 @@ def _options(names: list[str], against: str, pairs: list[str]) -> dict[str, Any]
             if owner in ("", variant.name) and (key in takes(variant) or "=" not in pair):
                 value = parse_options(variant, "--option", [text])[key]
                 found[f"{variant.name}.{key}"] = value
-        if not any(known.endswith(f".{key}") for known in found):
+                meant = True
+        if not meant:
             found[start] = rest  # nobody's: the run says so, and names the nearest
     return found
 

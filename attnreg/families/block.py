@@ -53,9 +53,17 @@ class Block:
         start = total.reshape(self.many, 1, -1)
         # ``into`` says what is left of the start and of each chunk, before each and after all.
         first, others = self.into[:, :, :1], self.into[:, :, 1:]
-        before = torch.baddbmm(first[:, :-1] * start, others[:, :-1], each)
+        if self.decay is None:
+            # Sums one after the other: a later chunk that overflows is not even multiplied by 0.
+            running = each.cumsum(dim=1).add_(start)
+            before = torch.cat([start, running[:, :-1]], dim=1)
+            last = running[:, -1:]
+        else:
+            limit = torch.finfo(each.dtype).max
+            each = each.clamp_(-limit, limit)  # 0 * inf would reach earlier chunks
+            before = torch.baddbmm(first[:, :-1] * start, others[:, :-1], each)
+            last = torch.baddbmm(first[:, -1:] * start, others[:, -1:], each)
         self.before = before.view(-1, *self.state[2:])
-        last = torch.baddbmm(first[:, -1:] * start, others[:, -1:], each)
         self.last = last.view(self.state)
         """The sums after the block."""
 

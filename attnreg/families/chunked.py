@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from attnreg.families.block import Block
 from attnreg.families.plan import ChunkPlan
 from attnreg.families.sums import Features, exp_difference
-from attnreg.functional import expand_heads
+from attnreg.functional import expand_heads, plain_gradients, wants_graph
 from attnreg.tracing import accumulation_dtype, full_precision
 
 
@@ -28,16 +29,19 @@ class Chunked(torch.autograd.Function):
         ctx: Any, plan: ChunkPlan, query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor
     ) -> Tensor:
         kept: list[Tensor] = []
+        # Rounded to halves, what is kept would cost the gradient of the query most of its digits.
         output, inverse = attend(plan, query, key, value, kept)
         ctx.plan, ctx.kept = plan, len(kept)
-        ctx.save_for_backward(query, key, value, output, inverse, *kept, *tensors)
-        return output
+        # The mask is saved so that torch notices where it was changed before the backward pass.
+        hidden = plan.mask.tensors
+        ctx.save_for_backward(query, key, value, output, inverse, *kept, *tensors, *hidden)
+        return output.to(query.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         query, key, value, output, inverse, *rest = ctx.saved_tensors
-        kept, tensors = rest[: ctx.kept], tuple(rest[ctx.kept :])
-        if torch.is_grad_enabled():  # somebody wants the gradient's gradient: make it plain
+        kept, tensors = rest[: ctx.kept], tuple(rest[ctx.kept :][: len(ctx.plan.names)])
+        if wants_graph(grads[0]):
             return (None, *_differentiable(ctx.plan, (query, key, value, *tensors), grads[0]))
         with full_precision(query.device):
             reverse = _Reverse(ctx.plan, (query, key, value), output, inverse, tensors)
@@ -53,13 +57,16 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Run the blocks in order: the output and, where ``kept`` is given, 1 / normaliser.
 
+    Where ``kept`` is given the output is float32 or wider.
+
     ``kept`` gathers a stack for the way back: for each block the sums that its rows start from,
     and the scale of the sums before it; the last scale is on top.
     """
     maps = plan.maps(plan.tensors)
     width, scaled = maps.probe(key)
     wide = accumulation_dtype(query.dtype)
-    output = value.new_empty(*query.shape[:3], value.shape[3])
+    dtype = value.dtype if kept is None else wide
+    output = value.new_empty(*query.shape[:3], value.shape[3], dtype=dtype)
     inverse = None
     if plan.normalize and kept is not None:
         inverse = output.new_empty(*query.shape[:3], 1, dtype=wide)
@@ -88,7 +95,7 @@ def attend(
                 target.copy_(mixed)
                 continue
             mixed, normaliser = mixed[..., :-1], mixed[..., -1:]
-            empty = normaliser.abs() < torch.finfo(wide).tiny  # as in sums.reciprocal
+            empty = normaliser.abs() < torch.finfo(wide).tiny  # as in sums.quotient
             factor = normaliser.reciprocal().masked_fill_(empty, 0.0)
             if target.dtype == wide:
                 torch.mul(mixed, factor, out=target)
@@ -225,12 +232,14 @@ def _differentiable(
     plan: ChunkPlan, inputs: tuple[Tensor, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The same gradients by autograd through the plain formula, to be differentiated again."""
-    swapped = dict(zip(plan.names, inputs[3:], strict=True))
-    with plan.as_called():
-        output = torch.func.functional_call(plan.module, swapped, (*inputs[:3], plan.mask))
-    wanted = [t for t in inputs if t.requires_grad]
-    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True))
-    return tuple(next(found) if t.requires_grad else None for t in inputs)
+
+    def run(query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor) -> Tensor:
+        swapped = dict(zip(plan.names, tensors, strict=True))
+        with plan.as_called():
+            output: Tensor = functional_call(plan.module, swapped, (query, key, value, plan.mask))
+            return output
+
+    return plain_gradients(run, inputs, grad)
 
 
 def _join(total: Tensor, top: Tensor | None, phi_k: Features, value: Tensor) -> Tensor | None:

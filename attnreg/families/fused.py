@@ -200,6 +200,8 @@ def _spans(key_valid: Tensor | None) -> list[tuple[int, int]] | None:
     """
     if key_valid is None or key_valid.device.type != "cpu" or torch.compiler.is_compiling():
         return None
+    if key_valid.numel() == 0:
+        return None
     real = key_valid.to(torch.int8)
     starts = real.argmax(dim=-1)
     stops = key_valid.shape[1] - real.flip(-1).argmax(dim=-1)

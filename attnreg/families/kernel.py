@@ -20,7 +20,7 @@ from attnreg.families.sums import Features, Sums
 from attnreg.functional import expand_heads
 from attnreg.lowering import LoweredMask
 from attnreg.mask import Mask
-from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
+from attnreg.tracing import accumulation_dtype, full_precision
 from attnreg.variant import Capabilities, Implementation
 
 CHUNK = 64
@@ -133,8 +133,6 @@ class KernelAttention(nn.Module):
             rows=self.block_rows,
             device=query.device,
         )
-        if any(is_transformed(t) for t in plan.tensors):
-            return self(query, key, value, mask)  # type: ignore[no-any-return]  # a module's call is untyped
         with full_precision(query.device):
             inputs = (query, key, value, *plan.tensors)
             if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):

@@ -55,16 +55,13 @@ def accumulate(phi_k: Features, value: Tensor) -> Sums:
     return Sums(values.transpose(-1, -2) @ value, top)
 
 
-def reciprocal(normaliser: Tensor) -> Tensor:
-    """1 / normaliser, and 0 where there is nothing to divide by."""
-    # Below the smallest normal number the sum has lost its digits, and its gradient overflows.
-    empty = normaliser.abs() < torch.finfo(normaliser.dtype).tiny
-    return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
-
-
 def quotient(mixed: Tensor) -> Tensor:
     """Divide sums of weights times [v, 1] by their last column; nothing by nothing is 0."""
-    return mixed[..., :-1] * reciprocal(mixed[..., -1:])
+    normaliser = mixed[..., -1:]
+    # Below the smallest normal number the sum has lost its digits, and its gradient overflows.
+    empty = normaliser.abs() < torch.finfo(mixed.dtype).tiny
+    # No product with 1 / normaliser: the derivative of that leaves the range far earlier.
+    return (mixed[..., :-1] / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
 def causal(

@@ -7,6 +7,7 @@ Staats 2021, arXiv:2112.05682), and the backward pass computes each tile again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnreg.functional import cast_in_range
+from attnreg.functional import cast_in_range, plain_gradients, wants_graph
 from attnreg.lowering import ALL, LoweredMask
-from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
+from attnreg.tracing import accumulation_dtype, are_transformed, full_precision
 
 Score = Callable[[Tensor, Tensor], Tensor]
 Pattern = Callable[[LoweredMask, slice, slice], Tensor | None]
@@ -102,16 +103,17 @@ class _MethodCaller(nn.Module):
 def attend(plan: ScorePlan, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Softmax of the plan's scores times the values; key and value have Hq heads already."""
     heads = query.shape[0] * query.shape[1]
+    bias = plan.lowered.mask.bias
+    inputs = (query, key, value, *(() if bias is None else (bias,)), *plan.tensors)
     one_tile = (
         torch.compiler.is_compiling()
-        or any(is_transformed(t) for t in (query, key, value, *plan.tensors))
+        or are_transformed(inputs)
         or heads * query.shape[2] * key.shape[2] <= plan.tile_elements
     )
     if one_tile:
         return _attend_dense(plan, query, key, value, plan.tensors)
     if plan.dropout > 0.0:
         plan.seed = int(torch.randint(2**31, ()).item())
-    bias = plan.lowered.mask.bias
     with full_precision(query.device):
         output: Tensor = _Tiled.apply(plan, query, key, value, bias, *plan.tensors)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return output
@@ -196,16 +198,21 @@ class _Tiled(torch.autograd.Function):
             log_sum[:, :, rows] = top + total.log()
         ctx.plan = plan
         result = output.to(query.dtype)
-        ctx.save_for_backward(query, key, value, bias, result, log_sum, *tensors)
+        # The mask is saved so that torch notices where it was changed before the backward pass.
+        ctx.count = len(tensors)
+        hidden = plan.lowered.mask.tensors
+        # Unrounded: a rounded output would cost the gradient of the query most of its digits.
+        ctx.save_for_backward(query, key, value, bias, output, log_sum, *tensors, *hidden)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         (grad,) = grads
-        query, key, value, bias, output, log_sum, *tensors = ctx.saved_tensors
+        query, key, value, bias, output, log_sum, *rest = ctx.saved_tensors
+        tensors = rest[: ctx.count]
         plan: ScorePlan = ctx.plan
         with full_precision(query.device):
-            if torch.is_grad_enabled():  # somebody wants the gradient's gradient: make it plain
+            if wants_graph(grad):
                 found = _differentiable_grads(plan, query, key, value, bias, tensors, grad)
             else:
                 found = _tiled_grads(plan, query, key, value, bias, output, log_sum, tensors, grad)
@@ -325,11 +332,15 @@ def _differentiable_grads(
     grad: Tensor,
 ) -> tuple[Tensor | None, ...]:
     keep = _whole_keep(plan, query, key) if plan.dropout > 0.0 else None
-    output = _attend_dense(plan, query, key, value, tuple(tensors), keep)
-    inputs = [query, key, value, bias, *tensors]
-    wanted = [t for t in inputs if t is not None and t.requires_grad]
-    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True))
-    return tuple(next(found) if t is not None and t.requires_grad else None for t in inputs)
+
+    def run(
+        query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *tensors: Tensor
+    ) -> Tensor:
+        same = copy(plan)
+        same.lowered = plan.lowered.with_bias(bias)
+        return _attend_dense(same, query, key, value, tensors, keep)
+
+    return plain_gradients(run, (query, key, value, bias, *tensors), grad)
 
 
 def _whole_keep(plan: ScorePlan, query: Tensor, key: Tensor) -> Tensor:

@@ -13,16 +13,15 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnreg.call import Call
-from attnreg.mask import Mask
+from attnreg import Call, Implementation, Mask
 from attnreg.tracing import accumulation_dtype
-from attnreg.variant import Implementation
 from attnreg_additive.module import Additive
 from attnreg_additive.tiled import attend_tiled, why_not_tiled
 from attnreg_additive.tiles import EAGER_TILES
@@ -133,17 +132,23 @@ class CompiledTiles:
         """Run a compiled function; None where it cannot be compiled, or does not run compiled."""
         if self.failure is not None or tensors[0].dtype != torch.float32:
             return None
-        try:
-            with self._lock:
-                if name not in self._compiled:
+        with self._lock:
+            if name not in self._compiled:
+                try:
                     self._compiled[name] = self._build(name, function)
+                except NotCompiledError as error:
+                    LOG.info("additive: this call runs in eager tiles: %s", error)
+                    return None
+                except Exception as error:  # a compiler fails in many ways; the call must not
+                    why = f"{type(error).__name__}: {error}".splitlines()[0]
+                    self.failure = f"compiling failed: {why}"
+                    LOG.warning("additive: %s; eager tiles take over", self.failure)
+                    return None
+        try:
             return self._compiled[name](*tensors)
-        except NotCompiledError as error:
+        except NotCompiledError as error:  # turned off since
             LOG.info("additive: this call runs in eager tiles: %s", error)
-        except Exception as error:  # a compiler fails in many ways; the call must not
-            self.failure = f"compiling failed: {type(error).__name__}: {error}".splitlines()[0]
-            LOG.warning("additive: %s; eager tiles take over", self.failure)
-        return None
+            return None
 
     def _build(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         LOG.info("additive: compiling %s with torch.compile, once in this process", name)
@@ -153,11 +158,12 @@ class CompiledTiles:
         # The first call is what the loops are laid out for: an odd number of heads, so that
         # threads share heads and rows, and sizes that all differ, so that none is fixed.
         heads, rows, units, columns = 3, 64, 10, 272
-        left, right = torch.ones(heads, rows, 4, units), torch.ones(heads, 4, units, columns)
+        ones = partial(torch.ones, dtype=torch.float32, device="cpu")  # whatever the defaults are
+        left, right = ones(heads, rows, 4, units), ones(heads, 4, units, columns)
         if name == "scores":
-            compiled(left, right, torch.ones(heads, 4, units), torch.ones(heads, units))
+            compiled(left, right, ones(heads, 4, units), ones(heads, units))
         else:
-            compiled(torch.ones(heads, rows, columns), left, right)
+            compiled(ones(heads, rows, columns), left, right)
         return compiled
 
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnreg.call import Call
-from attnreg.functional import cast_in_range, expand_heads
+from attnreg import Call, Implementation, Mask
+from attnreg.functional import cast_in_range, expand_heads, plain_gradients, wants_graph
 from attnreg.lowering import LoweredMask
-from attnreg.mask import Mask
-from attnreg.tracing import accumulation_dtype, full_precision, is_transformed
-from attnreg.variant import Implementation
+from attnreg.tracing import accumulation_dtype, full_precision
 from attnreg_additive.module import Additive
 from attnreg_additive.tiles import EAGER_TILES, Tiles
 
@@ -143,20 +142,19 @@ class _Tiled(torch.autograd.Function):
             flat, log_sum = _forward(call, value.flatten(0, 1))
         output: Tensor = flat.unflatten(0, query_side.shape[:2])
         ctx.tiles, ctx.lowered, ctx.factor = tiles, lowered, factor
-        ctx.save_for_backward(query_side, key_side, weight, value, bias, output, log_sum)
+        saved = (query_side, key_side, weight, value, bias, output, log_sum)
+        ctx.save_for_backward(*saved, *lowered.mask.tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        query_side, key_side, weight, value, bias, output, log_sum = ctx.saved_tensors
+        query_side, key_side, weight, value, bias, output, log_sum, *_ = ctx.saved_tensors
         inputs = (query_side, key_side, weight, value, bias)
         with full_precision(query_side.device):
-            if torch.is_grad_enabled():  # somebody wants the gradient's gradient: make it plain
-                plain = _plain(ctx.lowered, ctx.factor, *inputs)
-                wanted = [t for t in inputs if t is not None and t.requires_grad]
-                found = iter(torch.autograd.grad(plain, wanted, grads[0], create_graph=True))
-                each = [next(found) if t is not None and t.requires_grad else None for t in inputs]
-                return (None, None, None, *each)
+            if wants_graph(grads[0]):
+                plain = partial(_plain, ctx.lowered, ctx.factor)
+                found = plain_gradients(plain, inputs, grads[0])
+                return (None, None, None, *found)
             call = _Call(ctx.tiles, ctx.lowered, ctx.factor, query_side, key_side, weight, bias)
             by_query, by_key, by_unit, by_value, by_bias = _backward(
                 call, value.flatten(0, 1), output.flatten(0, 1), grads[0].flatten(0, 1), log_sum
@@ -278,7 +276,7 @@ def why_not_tiled(call: Call) -> list[str]:
         reasons.append("dropout: only 'eager' draws it tile by tile")
     if call.compiling:
         reasons.append("inside torch.compile or export the loops over tiles would unroll")
-    elif call.transformed or any(is_transformed(p) for p in call.module.parameters()):
+    elif call.transformed:
         reasons.append("a hand-written derivative has no rule for function transforms such as vmap")
     if call.device.type != "cpu":
         reasons.append(f"it looks at values, which waits for a device such as {call.device.type}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from attnreg import Call, Implementation, Mask
 from attnreg.families import attend_visible, equal_widths
+from attnreg.functional import plain_gradients, wants_graph
 from attnreg.lowering import LoweredMask
 from attnreg.tracing import accumulation_dtype, full_precision
 from attnreg_sparse_window.layout import Layout, Sizes
@@ -30,8 +33,10 @@ def attend_blocked(
         return module.forward(query, key, value, mask)
     value_width = value.shape[3]
     query, key, value = equal_widths(query, key, value)
+    inputs = (query, key, value, mask.bias)
+    tracked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     with full_precision(query.device):
-        output: Tensor = _Blocked.apply(module, mask, query, key, value, mask.bias)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        output: Tensor = _Blocked.apply(module, mask, tracked, *inputs)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return output[..., :value_width]
 
 
@@ -58,18 +63,20 @@ class _Blocked(torch.autograd.Function):
         ctx: Any,
         module: SparseWindow,
         mask: Mask,
+        tracked: bool,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         bias: Tensor | None,
     ) -> Tensor:
+        # A copy, because what was drawn counts, whatever is loaded into the module meanwhile.
+        seed = module.seed.clone()
         ctx.module, ctx.mask = module, mask
-        ctx.save_for_backward(query, key, value, bias)
-        wanted = any(ctx.needs_input_grad)
-        layout = _layout(module, mask, query, key, backward=wanted)
+        ctx.save_for_backward(query, key, value, bias, seed, *mask.tensors)
+        layout = _layout(module, seed, mask, query, key, backward=tracked)
         # What is read in place costs little to keep: the graph of a piece then holds its output
         # alone. Copies and visibilities of their own are made again.
-        kept: list[_Tracked] | None = [] if wanted and layout.is_light else None
+        kept: list[_Tracked] | None = [] if tracked and layout.is_light else None
         ctx.kept = kept
         if layout.listed:
             key, value = whole_vectors(key), whole_vectors(value)
@@ -90,20 +97,30 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         (grad,) = grads
-        inputs = ctx.saved_tensors
-        query, key, value, _ = inputs
+        query, key, value, bias, seed, *_ = ctx.saved_tensors
+        kept, ctx.kept = ctx.kept, None  # once: a second backward pass makes them again
         with full_precision(query.device):
-            if torch.is_grad_enabled():  # somebody wants the gradient's gradient: make it plain
-                output = ctx.module.forward(query, key, value, ctx.mask)
-                given = [t for t in inputs if t is not None and t.requires_grad]
-                rest = iter(torch.autograd.grad(output, given, grad, create_graph=True))
-                found = tuple(
-                    next(rest) if t is not None and t.requires_grad else None for t in inputs
-                )
+            if wants_graph(grad):
+                plain = partial(_plain, ctx.module, seed, ctx.mask)
+                found = plain_gradients(plain, (query, key, value, bias), grad)
             else:
-                kept, ctx.kept = ctx.kept, None  # once: a second backward pass makes them again
-                found = _gradients(ctx.module, ctx.mask, query, key, value, grad, kept)
-        return (None, None, *found)
+                layout = _layout(ctx.module, seed, ctx.mask, query, key, backward=True)
+                found = _gradients(layout, query, key, value, grad, kept)
+        return (None, None, None, *found)
+
+
+def _plain(
+    module: SparseWindow,
+    seed: Tensor,
+    mask: Mask,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    mask = mask.replace(bias=bias)
+    output: Tensor = functional_call(module, {"seed": seed}, (query, key, value, mask))
+    return output
 
 
 class _Tracked(NamedTuple):
@@ -125,15 +142,16 @@ def _tracked(
     return _Tracked(output, leaves if bias is None or tile is None else [*leaves, tile])
 
 
-def _layout(module: SparseWindow, mask: Mask, query: Tensor, key: Tensor, backward: bool) -> Layout:
+def _layout(
+    module: SparseWindow, seed: Tensor, mask: Mask, query: Tensor, key: Tensor, backward: bool
+) -> Layout:
     lowered = LoweredMask(mask, query.shape[2], key.shape[2], query.device)
     sizes = Sizes(query.shape[0], query.shape[1], key.shape[1], query.shape[3])
-    return Layout(module, lowered, sizes, backward)
+    return Layout(module, seed, lowered, sizes, backward)
 
 
 def _gradients(
-    module: SparseWindow,
-    mask: Mask,
+    layout: Layout,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -141,7 +159,6 @@ def _gradients(
     kept: list[_Tracked] | None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value and bias."""
-    layout = _layout(module, mask, query, key, backward=True)
     if layout.listed:
         key, value = whole_vectors(key), whole_vectors(value)
     if grad.stride(3) != 1:
@@ -153,7 +170,7 @@ def _gradients(
     wide = accumulation_dtype(query.dtype)
     of_query = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     of_key, of_value = (torch.zeros(t.shape, dtype=wide, device=t.device) for t in (key, value))
-    bias, of_bias = mask.bias, None
+    bias, of_bias = layout.lowered.mask.bias, None
     if bias is not None and bias.requires_grad:
         sizes = (1,) * (4 - bias.dim()) + bias.shape
         of_bias = torch.zeros(sizes, dtype=wide, device=bias.device)
@@ -163,7 +180,7 @@ def _gradients(
             tracked = kept[index]
         else:
             part = piece.rows(query), piece.keys(key, rooms[0]), piece.keys(value, rooms[1])
-            tracked = _tracked(module, piece, part, None if of_bias is None else piece.bias)
+            tracked = _tracked(layout.module, piece, part, None if of_bias is None else piece.bias)
         arriving = piece.rows(grad if isinstance(piece, FullRows) else inner)
         if not tracked.output.requires_grad:  # no key: exact zeros
             piece.put_rows(torch.zeros_like(arriving), of_query)

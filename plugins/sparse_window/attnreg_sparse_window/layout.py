@@ -40,7 +40,12 @@ class Layout:
     """
 
     def __init__(
-        self, module: SparseWindow, lowered: LoweredMask, sizes: Sizes, backward: bool
+        self,
+        module: SparseWindow,
+        seed: Tensor,
+        lowered: LoweredMask,
+        sizes: Sizes,
+        backward: bool,
     ) -> None:
         mask, self.size = lowered.mask, module.block_size
         self.module, self.lowered, self.sizes, self.backward = module, lowered, sizes, backward
@@ -62,7 +67,7 @@ class Layout:
         if module.random_blocks and lowered.query_length:
             last_block = (self.offset + lowered.query_length - 1) // self.size
             blocks = torch.arange(self.first_block, last_block + 1, device=self.device)
-            self.draws = module.draw_blocks(blocks)
+            self.draws = module.draw_blocks(blocks, seed)
         rows = (g - self.offset for g in module.global_positions)
         self.full = [row for row in rows if 0 <= row < lowered.query_length]
 

@@ -102,10 +102,11 @@ class SparseWindow(DotProductAttention):
 
         def every_row() -> Tensor:
             size = self.block_size
-            return self.draw_blocks(lowered.query_position.div(size, rounding_mode="floor"))
+            blocks = lowered.query_position.div(size, rounding_mode="floor")
+            return self.draw_blocks(blocks, self.seed)
 
         return lowered.once("random_blocks", every_row)[:, rows]
 
-    def draw_blocks(self, row_block: Tensor) -> Tensor:
+    def draw_blocks(self, row_block: Tensor, seed: Tensor) -> Tensor:
         """The random key blocks of each block of rows (R,), (H, R, random_blocks), -1 for none."""
-        return draw_blocks(self.seed, self.dims.num_heads, row_block, self.random_blocks)
+        return draw_blocks(seed, self.dims.num_heads, row_block, self.random_blocks)
