@@ -300,7 +300,9 @@ def test_the_crossover_of_two_power_laws_is_found_exactly():
     assert found.length == pytest.approx(700.0)
     assert found.text == "faster from about 700 on, between 512 and 1024"
     doubted = crossover("a", "b", "forward", ratios, {n: n != 1024 for n in ratios})
-    assert doubted.text.endswith("; a ratio beside it is inconclusive")
+    assert doubted.text.endswith("; some ratios are inconclusive")
+    doubted = crossover("a", "b", "forward", {64: 0.9, 128: 0.5}, {64: False, 128: True})
+    assert doubted.text == "faster from 64, the shortest, on; some ratios are inconclusive"
 
 
 def test_the_last_of_several_crossings_counts():

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from attnreg import OptionError, UnknownVariant, Variant, list_variants
+from attnreg import OptionError, UnknownVariant, Variant, get_variant, list_variants
 from attnreg.benchmark import (
     Limits,
     Measurement,
@@ -318,7 +319,15 @@ def test_closing_a_run_ends_its_process_at_once(monkeypatch):
         ("linear", {"repeat": 2}, "repeat must be at least 3"),
         ("linear", {"seconds": 0.0}, "seconds must be positive"),
         ("linear", {"memory": 0}, "memory must be a positive number of bytes"),
-        ("linear", {"heads": 0}, "heads must be at least 1"),
+        ("linear", {"heads": 0}, "heads must be from 1 to"),
+        ("linear", {"batch": 10**21}, "batch must be from 1 to"),
+        ("linear", {"seed": 10**21}, "seed must be from 0 to"),
+        ("sdpa:fused", {}, "sdpa is torch's own and has no implementation 'fused'"),
+        (
+            ["linear", replace(get_variant("linear"), summary="mine")],
+            {},
+            "two variants are called 'linear'",
+        ),
         ("linear", {"dtype": "int8"}, "dtype must be among float16"),
         ("linear", {"device": "abacus"}, "there is no device 'abacus'"),
         ("linear", {"device": "meta"}, "device meta computes nothing"),
@@ -438,3 +447,10 @@ def test_help_imports_no_torch():
     )
     assert "forward and" in done.stdout
     assert "--unchecked" in done.stdout
+
+
+def test_an_option_of_a_mistyped_variant_is_not_dropped():
+    asked = ["bench", "linformer", "--lengths", "8", "--option", "linformer.rank=3"]
+    found = CliRunner().invoke(app, [*asked, "--option", "lynformer.rank=4"])
+    assert found.exit_code != 0
+    assert "'lynformer', which is not measured" in " ".join(found.output.split())

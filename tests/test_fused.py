@@ -146,6 +146,10 @@ def test_extreme_vectors_have_directions():
     unit[:, 0].sum().backward()
     assert torch.equal(x.grad[0], torch.zeros(2))
     torch.testing.assert_close(x.grad[3], torch.tensor([0.128, -0.096]))
+    # 1 / norm of a subnormal vector is out of range: a huge gradient, but no NaN.
+    tiny = torch.tensor([[1e-39, 0.0, 0.0], [3.0, 4.0, 0.0]], requires_grad=True)
+    unit_vectors(tiny).sum().backward()
+    assert not tiny.grad.isnan().any()
     # No vector is rounded otherwise because of another.
     assert torch.equal(unit_vectors(x[3:]), unit[3:])
 

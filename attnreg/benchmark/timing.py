@@ -102,7 +102,7 @@ class Race:
     @property
     def count(self) -> int:
         """How many rounds there will be: as many as the slowest has time for."""
-        slowest = max(SHORTEST, *self.expected.values())
+        slowest = max([SHORTEST, *self.expected.values()])
         return max(FEWEST, min(self.repeat, int(self.seconds / slowest) - 2))
 
     def rounds(self) -> Iterator[int]:
