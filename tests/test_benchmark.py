@@ -256,9 +256,13 @@ def test_the_exponent_of_a_power_law_is_found(power):
     points = {n: 3e-4 * n**power for n in (100, 230, 512, 1000)}
     found = fit("a", "forward", "time", points, "L^2")
     assert found.exponent == pytest.approx(power, abs=1e-9)
-    assert found.lengths == (512, 1000)
+    assert found.lengths == (230, 512, 1000)
     assert found.expected == pytest.approx(2.0)
     assert found.verdict == ("as declared" if power == 2.0 else "below")
+
+
+def test_two_lengths_give_no_verdict():
+    assert fit("a", "forward", "time", {64: 1.0, 128: 9.0}, "L").verdict == ""
 
 
 def test_overheads_of_short_lengths_do_not_count():
@@ -288,7 +292,7 @@ def test_what_cannot_be_fitted():
     assert fit("a", "forward", "time", {64: 1.0, 128: 2.0}, "what?").verdict == ""
 
 
-@pytest.mark.parametrize(("count", "kept"), [(2, 2), (3, 2), (4, 2), (5, 3), (8, 4)])
+@pytest.mark.parametrize(("count", "kept"), [(2, 2), (3, 3), (4, 3), (5, 3), (8, 4)])
 def test_the_longer_half(count, kept):
     points = {2**n: 1.0 for n in range(count)}
     assert [at for at, _ in longer_half(points)] == [2**n for n in range(count - kept, count)]
@@ -384,8 +388,8 @@ def events(unchecked=False):
         scale = length / 128
         fast = [scale * s for s in (1.0, 1.1, 1.2, 1.3)]
         base = [scale**2 * s for s in (1.0, 1.1, 1.2, 1.3)]
-        yield measured("fast", length, fast, flops=1e8 * scale, peak_bytes=length * 2**10, moved=9)
-        yield measured("base", length, base, peak_bytes=length * 2**11, moved=10**8)
+        yield measured("fast", length, fast, flops=1e8 * scale, peak_bytes=length * 2**14, moved=9)
+        yield measured("base", length, base, peak_bytes=length * 2**15, moved=10**8)
         yield Measurement("bad", "forward", length, "refused", f"not, timed: {NASTY}")
         yield Measurement("fast", "backward", length, "memory", "a call takes 2 MiB")
         yield measured("base", length, base, mode="backward", peak_note="not measured: no /proc")
@@ -497,6 +501,16 @@ class Tags(HTMLParser):
 
     def handle_data(self, data):
         self.shown.append(data)
+
+
+def test_the_fastest_of_each_length_is_told():
+    report = Report.of(events())
+    told = {(one.mode, one.length): one for one in report.fastest()}
+    assert set(told) == {("forward", n) for n in SETTINGS.lengths}  # of two modes one has pairs
+    assert told["forward", 256].subject == "fast"
+    assert told["forward", 256].next.ratio == pytest.approx(2.0)
+    assert told["forward", 64].subject == "base"
+    assert "base takes 2 times as long" in "\n".join(report.lines())
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_others_wrote():

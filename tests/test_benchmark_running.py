@@ -318,7 +318,7 @@ def test_closing_a_run_ends_its_process_at_once(monkeypatch):
         ("linear", {"options": {"linear.rank": 3}}, "linear has no option 'rank'"),
         ("linear", {"repeat": 2}, "repeat must be at least 3"),
         ("linear", {"seconds": 0.0}, "seconds must be positive"),
-        ("linear", {"memory": 0}, "memory must be a positive number of bytes"),
+        ("linear", {"memory": 0}, "memory must be at least 1 MiB"),
         ("linear", {"heads": 0}, "heads must be from 1 to"),
         ("linear", {"batch": 10**21}, "batch must be from 1 to"),
         ("linear", {"seed": 10**21}, "seed must be from 0 to"),

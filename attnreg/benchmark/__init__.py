@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from attnreg.benchmark.growth import Crossover as Crossover
 from attnreg.benchmark.growth import Growth as Growth
+from attnreg.benchmark.ratio import Fastest as Fastest
 from attnreg.benchmark.ratio import Ratio as Ratio
 from attnreg.benchmark.records import Event as Event
 from attnreg.benchmark.records import Limits as Limits

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from attnreg.benchmark.records import Step, Verdict
+from attnreg.registry import list_variants
 from attnreg.variant import Variant
 
 SHOWN = 5
@@ -36,8 +37,10 @@ def refusal(verdict: Verdict) -> str:
     named = ", ".join(verdict.failed[:SHOWN])
     more = f" and {len(verdict.failed) - SHOWN} more" if len(verdict.failed) > SHOWN else ""
     failing = f": {named}{more}" if named else ""
+    shows = f"attnreg check {verdict.variant} --profile fast"
+    if verdict.variant not in list_variants():
+        shows = "attnreg.conformance.run(variant)"
     return (
-        f"not timed: {verdict.variant} is {verdict.verdict}{failing} "
-        f"(attnreg check {verdict.variant} --profile fast shows it); --unchecked times it all the "
-        "same"
+        f"not timed: {verdict.variant} is {verdict.verdict}{failing} ({shows} shows it); "
+        "--unchecked, in Python unchecked=True, times it all the same"
     )

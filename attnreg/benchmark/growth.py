@@ -10,6 +10,9 @@ from typing import Literal
 SLACK = 0.25
 """How far a fitted exponent may lie from the declared one: caches fill up, overheads shrink."""
 
+POINTS = 3
+"""Fewer fitted lengths give no verdict."""
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -27,8 +30,11 @@ class Growth:
 
     @property
     def verdict(self) -> str:
-        """Return "as declared", "above" or "below" what is declared, or "" where nothing is."""
-        if self.expected is None:
+        """Return "as declared", "above" or "below" what is declared; "" where nothing tells.
+
+        Through two points there is always a line: they say nothing.
+        """
+        if self.expected is None or len(self.lengths) < POINTS:
             return ""
         if abs(self.exponent - self.expected) <= SLACK:
             return "as declared"
@@ -48,9 +54,9 @@ class Crossover:
 
 
 def longer_half(points: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Return the longer half of the points, one more where their number is odd, at least two."""
+    """Return the longer half of the points, one more where their number is odd, at least three."""
     real = sorted((at, value) for at, value in points.items() if value > 0)
-    return real[min(len(real) // 2, max(len(real) - 2, 0)) :]
+    return real[min(len(real) // 2, max(len(real) - POINTS, 0)) :]
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float | None:

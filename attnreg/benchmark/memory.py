@@ -56,7 +56,7 @@ def _request(name: str | None, target: Target, settings: Settings, mode: str) ->
         try:
             told = pack(target.variant)
         except NotImportable as error:
-            raise Uncontained(str(error)) from error
+            raise Uncontained(f"{error}; define it in a module that can be imported") from error
     asked = {
         "target": told,
         "implementation": target.implementation,

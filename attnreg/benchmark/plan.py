@@ -118,8 +118,10 @@ def _entrant(
     own |= validate(variant.name, variant.options, plain)
     label = variant.name if name is None else name
     label += "" if implementation == "auto" else f":{implementation}"
-    complexity = variant.complexity
-    subject = Subject(label, variant.name, implementation, own, complexity.time, complexity.memory)
+    laws = ("", "")  # what is declared holds for the implementation of the highest rank
+    if implementation in ("auto", *names[:1]):
+        laws = (variant.complexity.time, variant.complexity.memory)
+    subject = Subject(label, variant.name, implementation, own, *laws)
     return Entrant(subject, Target(variant, implementation, own), name)
 
 
@@ -147,8 +149,10 @@ def check(settings: Settings) -> None:
         raise OptionError(f"repeat must be at least 3, for a spread, got {settings.repeat}")
     if not 0.0 < settings.seconds < 1e6:
         raise OptionError(f"seconds must be positive, and below a million, got {settings.seconds}")
-    if settings.memory < 1:
-        raise OptionError(f"memory must be a positive number of bytes, got {settings.memory}")
+    if settings.memory < 2**20:
+        raise OptionError(
+            f"memory must be at least 1 MiB, got {settings.memory} bytes; write it as 4GiB"
+        )
     if settings.dtype not in DTYPES:
         raise OptionError(f"dtype must be among {', '.join(DTYPES)}, got {settings.dtype!r}")
     if not settings.lengths:

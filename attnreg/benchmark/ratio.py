@@ -45,6 +45,17 @@ class Ratio:
         return "slower" if self.ratio > 1.0 else "faster"
 
 
+@dataclass(frozen=True)
+class Fastest:
+    """The subject of the least time at one mode and length."""
+
+    mode: str
+    length: int
+    subject: str
+    next: Ratio | None
+    """The second one over it."""
+
+
 def compare(one: Measurement, other: Measurement) -> Ratio | None:
     """Return how two measurements of one mode and length compare; None where one has no time."""
     pairs = list(zip(one.samples, other.samples, strict=False))

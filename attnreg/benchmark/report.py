@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from attnreg.benchmark.growth import Crossover, Growth, crossover, fit
-from attnreg.benchmark.ratio import Ratio, compare
+from attnreg.benchmark.ratio import Fastest, Ratio, compare
 from attnreg.benchmark.records import (
     Event,
     Limits,
@@ -98,11 +98,27 @@ class Report:
                     points = {
                         m.length: float(value)
                         for m in self._of(subject.label, mode)
-                        if (value := m.median if quantity == "time" else m.peak_bytes)
+                        if (value := m.median if quantity == "time" else _above_noise(m.peak_bytes))
                     }
                     declared = subject.time if quantity == "time" else subject.memory
                     growth = fit(subject.label, mode, quantity, points, declared)
                     found += [] if growth is None else [growth]
+        return found
+
+    def fastest(self) -> list[Fastest]:
+        """Who takes the least time at each mode and length, where two were timed."""
+        found: list[Fastest] = []
+        for mode in self.started.settings.modes:
+            for length in self.started.settings.lengths:
+                timed = [
+                    m
+                    for m in self.measurements
+                    if (m.mode, m.length) == (mode, length) and m.median is not None
+                ]
+                timed.sort(key=lambda m: m.median or 0.0)
+                if len(timed) > 1:
+                    next_one = compare(timed[1], timed[0])
+                    found.append(Fastest(mode, length, timed[0].subject, next_one))
         return found
 
     def crossovers(self) -> list[Crossover]:
@@ -242,6 +258,13 @@ class Report:
     def _of(self, label: str, mode: str) -> list[Measurement]:
         return [m for m in self.measurements if (m.subject, m.mode) == (label, mode)]
 
+
+def _above_noise(peak: int | None) -> int | None:
+    return None if peak is None or peak < RESOLUTION else peak
+
+
+RESOLUTION = 2**20
+"""Bytes below which a peak is too rough to be fitted: the system counts pages in batches."""
 
 COLUMNS = (
     "subject",

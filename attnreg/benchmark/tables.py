@@ -31,6 +31,7 @@ def tables(report: Report) -> list[Table]:
     """Return what there is to say; a table without rows is left out."""
     every = [
         *(_times(report, mode) for mode in report.started.settings.modes),
+        _fastest(report),
         _growths(report),
         _crossovers(report),
         _failures(report),
@@ -43,7 +44,7 @@ def tables(report: Report) -> list[Table]:
 def _times(report: Report, mode: str) -> Table:
     against = report.started.against
     ratios = {(r.subject, r.mode, r.length): r for r in report.ratios()}
-    versus = () if against is None else (f"time over {against}", "memory over it")
+    versus = () if against is None else ("time ratio", "memory ratio")
     headers = (
         "length",
         "variant",
@@ -73,12 +74,26 @@ def _times(report: Report, mode: str) -> Table:
                 _share(report, m),
             )
         )
+    over = "" if against is None else f"Ratios are over {against}: "
     note = (
-        "Medians; the spread is the distance between the quartiles. Ratios are medians over pairs "
-        "that ran in one round, with their quartiles (extremes, of fewer than 8). Peak memory is "
-        "what a call adds: scratch, output, gradients."
+        f"Medians; the spread is the distance between the quartiles. {over}medians over pairs that "
+        "ran in one round, with their quartiles (extremes, of fewer than 8). Peak memory is what a "
+        "call adds: scratch, output, gradients; below 1 MiB it is rough. Of the limit: its "
+        "operations per second over those of the fastest matrix product, or its bytes per second "
+        "over those of copying, whichever is nearer to it."
     )
     return Table(f"{MODE_NAMES[mode]}: time and memory", headers, rows, note)
+
+
+def _fastest(report: Report) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for one in report.fastest():
+        if one.next is None:
+            continue
+        doubt = "" if one.next.conclusive else ", inconclusive"
+        behind = f"{one.next.subject} takes {one.next.ratio:.3g} times as long{doubt}"
+        rows.append((str(one.length), one.mode, one.subject, behind))
+    return Table("Fastest", ("length", "mode", "variant", "the next one"), rows)
 
 
 def _growths(report: Report) -> Table:
@@ -101,8 +116,10 @@ def _growths(report: Report) -> Table:
         "over",
     )
     note = (
-        "Fitted on the longer half of the lengths. Declared is how a forward call grows; its "
-        "memory is what it needs beyond its output, which grows as L and is a part of the peak."
+        "Fitted on the longer half of the lengths; fewer than three give no verdict. Above: it "
+        "grows faster than declared; below: more slowly, as where a fixed cost still counts. "
+        "Declared is how a forward call of the usual implementation grows; its memory is what it "
+        "needs beyond its output, which grows as L and is a part of the peak."
     )
     return Table("Growth with the length L", headers, rows, note)
 

@@ -37,7 +37,9 @@ def bench(
     ] = "forward",
     against: Annotated[
         str,
-        typer.Option(help="What ratios are taken against: a variant, sdpa, auto or none."),
+        typer.Option(
+            help="What ratios are over: a variant, sdpa, none, or auto (scaled_dot_product)."
+        ),
     ] = "auto",
     implementation: Annotated[
         list[str] | None,
@@ -58,10 +60,14 @@ def bench(
     device: Annotated[str, typer.Option(help="A device of torch.")] = "cpu",
     repeat: Annotated[int, typer.Option(min=3, help="The most repetitions of a cell.")] = 20,
     seconds: Annotated[
-        float, typer.Option(min=0.01, help="Budget of the repetitions of one cell.")
+        float,
+        typer.Option(
+            min=0.01, help="Budget of the repetitions of one cell; one call may take a fifth."
+        ),
     ] = 10.0,
     memory: Annotated[
-        str | None, typer.Option(help="Limit of one call, as 4GiB (half of what is free).")
+        str | None,
+        typer.Option(help="Limit of one call, as 4GiB; by default half of what is free."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of input and parameters.")] = 0,
     unchecked: Annotated[
