@@ -106,13 +106,14 @@ class CompiledTiles:
     def scores(self, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
         """Sum weight * (r - 1/2) over the units, four at a time."""
         rows, columns = left.shape[1], right.shape[2]
-        grouped = F.pad(weight, (0, max(0, 8 - weight.shape[1]))).unflatten(1, (4, -1))
+        scale = _power_of_two(weight)
+        grouped = F.pad(weight / scale, (0, max(0, 8 - weight.shape[1]))).unflatten(1, (4, -1))
         half = grouped.sum(dim=1) * (0.5 / SMALL)
         found = self._call("scores", _scores, *_grouped(left, right), grouped, half)
         if found is None:
             return EAGER_TILES.scores(left, right, weight)
         result: Tensor = found[:, :rows, :columns]
-        return result
+        return result * scale[:, :, None]
 
     def slopes(self, grad: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sum grad (r - r^2) over columns and over rows, and grad r over both."""
@@ -165,6 +166,12 @@ class CompiledTiles:
         else:
             compiled(ones(heads, rows, columns), left, right)
         return compiled
+
+
+def _power_of_two(weight: Tensor) -> Tensor:
+    """About the largest weight of each head, (n, 1): divided by it, no product leaves the range."""
+    exponent = torch.frexp(weight.abs().amax(dim=1, keepdim=True)).exponent
+    return torch.exp2(exponent.clamp(-120, 120).to(weight.dtype))
 
 
 def _grouped(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -163,3 +163,14 @@ def test_a_compiler_that_is_missing_or_fails_shows_in_explain(monkeypatch, caplo
     assert "the compiler broke" in caplog.text
     assert "the compiler broke" in attn.explain(long, long, long).refused["compiled"][0]
     assert attn.explain(long, long, long).chosen == "tiled"
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-10, 1.0, 1e10, 1e30])
+@pytest.mark.parametrize("implementation", ["tiled", pytest.param("compiled", marks=has_compiler)])
+def test_weights_of_any_size_stay_in_range(implementation, temperature):
+    call = [t.detach() for t in inputs(7, 9)]
+    expected = build(temperature=temperature)(*call)
+    attn = build(torch.float32, temperature=temperature)
+    attn.implementation = implementation
+    found = attn(*(t.float() for t in call))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
