@@ -15,6 +15,8 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 MANIFESTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml)) playground/pyproject.toml
 PLUGINS := $(foreach manifest,$(wildcard plugins/*/pyproject.toml),-e $(dir $(manifest)))
 PROJECTS := $(PLUGINS) -e 'playground[models]'
+# Only the weights inside these are used: what they ask for is left out, and any Python will do.
+WEIGHTS := --no-deps --ignore-requires-python rxnmapper rapidocr-onnxruntime
 
 # Other libraries and what they bring stay out of .venv.
 PEERS_VENV := .venv-peers
@@ -72,10 +74,12 @@ $(VENV)/.torch: constraints.txt | $(VENV)/.created
 
 $(VENV)/.playground: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
 	$(INSTALL) -e . $(PROJECTS)
+	$(INSTALL) $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.dev: $(MANIFESTS) attnreg/_version.py $(VENV)/.torch
 	$(INSTALL) -e '.[dev]' $(PROJECTS)
+	$(INSTALL) $(WEIGHTS)
 	@touch $(VENV)/.playground $@
 
 $(PEERS_VENV)/.installed: tests/benchmarks/peers.txt pyproject.toml attnreg/_version.py constraints.txt

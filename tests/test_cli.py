@@ -462,16 +462,24 @@ def test_playground_passes_its_options_on(monkeypatch):
     module.launch = lambda **options: asked.update(options)
     monkeypatch.setitem(sys.modules, "attnreg_playground", module)
     assert call("playground").exit_code == 0
-    assert asked == {"host": "127.0.0.1", "port": None, "open_browser": True, "expose": False}
+    plain = {"host": "127.0.0.1", "port": None, "open_browser": True, "expose": False}
+    assert asked == {**plain, "auth": None, "heavy": None, "allow_hosts": ()}
     call("playground", "--host", "::1", "--port", "80", "--no-browser", "--expose")
-    assert asked == {"host": "::1", "port": 80, "open_browser": False, "expose": True}
+    assert asked == {
+        **{"host": "::1", "port": 80, "open_browser": False, "expose": True},
+        **{"auth": None, "heavy": None, "allow_hosts": ()},
+    }
+    call("playground", "--auth", "people", "--light", "--allow-host", "a.org", "--allow-host", "b")
+    assert asked == {
+        **plain, "auth": "people", "heavy": False, "allow_hosts": ["a.org", "b"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         (ValueError("others reach it"), "others reach it"),
-        (OSError("server_port"), "port 80 is in use or not allowed; choose another with --port"),
+        (OSError("port 80 is in use"), "port 80 is in use"),
     ],
 )
 def test_playground_that_cannot_start_says_why(monkeypatch, fault, message):

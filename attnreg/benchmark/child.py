@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from attnreg.children import channel
+
 SLACK = 2**29
 """Bytes that a process may take beyond the limit of a call: libraries loaded at the first one."""
 
@@ -24,21 +26,11 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def main() -> None:
     """Read the request and then lengths from what was standard input; answer on output."""
-    with (
-        os.fdopen(os.dup(0), encoding="utf-8") as asked,
-        os.fdopen(os.dup(1), "w", encoding="utf-8") as out,
-        open(os.devnull, encoding="utf-8") as nothing,
-    ):
-        os.dup2(nothing.fileno(), 0)  # a plugin that reads from its input finds nothing
-        os.dup2(2, 1)  # what a plugin prints goes to the log, not among the messages
-        _serve(json.loads(asked.readline()), asked, out)
+    with channel() as (asked, say):
+        _serve(json.loads(asked.readline()), asked, say)
 
 
-def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
-    def say(**message: Any) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
+def _serve(request: dict[str, Any], asked: IO[str], say: Callable[..., None]) -> None:
     import torch
 
     from attnreg.benchmark.cell import SDPA, Target

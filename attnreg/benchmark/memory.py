@@ -9,7 +9,7 @@ from typing import Any
 
 from attnreg.benchmark.budget import Budget, Probe, foreseen, judged
 from attnreg.benchmark.cell import SDPA, Target
-from attnreg.benchmark.process import ONCE, Child, Uncontained, Waiting
+from attnreg.benchmark.process import ONCE, Prober, Uncontained, Waiting
 from attnreg.benchmark.records import Settings
 from attnreg.conformance.transport import NotImportable, pack
 
@@ -23,7 +23,7 @@ def probe(
     exceed the limits, going by the shorter ones, is not tried. Raises ``Uncontained`` before the
     first result.
     """
-    child: Child | None = None
+    child: Prober | None = None
     known: list[Probe] = []
     budget = Budget.apart(settings)
     try:
@@ -34,7 +34,7 @@ def probe(
                 yield spared
                 continue
             if child is None:
-                child = Child(_request(name, target, settings, mode))
+                child = Prober(_request(name, target, settings, mode))
                 yield from child.begin(length)
             for found in child.measure(length, settings):
                 if isinstance(found, Waiting):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import queue
 import signal
 import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from attnreg.benchmark.budget import Probe
 from attnreg.benchmark.records import Settings
+from attnreg.children import Child, Message
 
 GRACE = 90.0
 """Seconds in which a process must have imported the plugin."""
@@ -47,24 +43,14 @@ class Uncontained(Exception):
     """A process of its own could not import the variant."""
 
 
-class Child:
+class Prober(Child):
     """A process that measures one length after the other."""
 
     def __init__(self, request: str) -> None:
         self.silent = False  # it has closed its end of the pipe, and will say no more
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        self.inbox: queue.Queue[Mapping[str, Any] | None] = queue.Queue()
-        path = os.pathsep.join(p or "." for p in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from attnreg.benchmark.child import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            env={**os.environ, **ALLOCATOR, "PYTHONPATH": path},
-            start_new_session=os.name == "posix",  # so that its own children end with it
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-        self._say(request)
+        self.inbox: queue.Queue[Message | None] = queue.Queue()
+        super().__init__("attnreg.benchmark.child", self.inbox.put, ALLOCATOR)
+        self.say(request)
 
     def begin(self, length: int) -> Iterator[Waiting]:
         """Wait until it has imported the variant; raise ``Uncontained`` where it cannot."""
@@ -75,11 +61,11 @@ class Child:
                 raise Uncontained(message["refused"])
             elif "ready" in message:
                 return
-        raise Uncontained(f"its process did not start: {self._last_words()}")
+        raise Uncontained(f"its process did not start: {self.last_words(2)}")
 
     def measure(self, length: int, settings: Settings) -> Iterator[Probe | Waiting]:
         """Have it measure one length; the last that is yielded is a ``Probe``."""
-        self._say(str(length))
+        self.say(str(length))
         what, limit = "the first call", settings.seconds + ONCE
         while True:
             for message in self._messages(limit):
@@ -95,19 +81,6 @@ class Child:
             else:
                 yield self._broken(length, what, limit)
                 return
-
-    def close(self) -> None:
-        """End the process and all it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.name == "posix":
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
-        self.process.wait()
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-        self.log.close()
 
     def _messages(self, seconds: float) -> Iterator[Mapping[str, Any] | None]:
         """Yield what it says within so many seconds, None now and then, until it has ended."""
@@ -129,36 +102,10 @@ class Child:
         code = self.process.poll()
         if code is None and not self.silent:
             return Probe(length, "time", f"{what} did not end within {limit:g} s", note="ended")
-        said = self._last_words()
+        said = self.last_words(2)
         if "bad_alloc" in said or code == -signal.SIGKILL:
             return Probe(length, "memory", f"its process was ended: {said}", note="ended")
         return Probe(length, "error", f"its process ended: {said}", note="ended")
-
-    def _last_words(self) -> str:
-        code = self.process.poll()
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            known = {one.value: one.name for one in signal.Signals}
-            how = f"signal {known.get(-code, -code)}"
-        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 2000))
-        last = self.log.read().decode(errors="replace").strip().splitlines()[-2:]
-        return how + (f"; it said last: {' / '.join(last)}" if last else "")
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None  # for mypy: it is a pipe
-        with contextlib.suppress(BrokenPipeError):  # it died, and the inbox will say so
-            self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None  # for mypy: it is a pipe
-        with self.process.stdout as stream:
-            for line in stream:
-                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                    message = json.loads(line)
-                    if isinstance(message, dict):
-                        self.inbox.put(message)
-        self.inbox.put(None)
 
 
 def _probe_of(message: Mapping[str, Any]) -> Probe:

@@ -23,9 +23,25 @@ def playground(
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open a browser.")
     ] = False,
+    auth: Annotated[
+        str | None,
+        typer.Option(help="A file of accounts; only they are let in.", metavar="FILE"),
+    ] = None,
     expose: Annotated[
         bool, typer.Option("--expose", help="Allow an address that others on the network reach.")
     ] = False,
+    heavy: Annotated[
+        bool | None,
+        typer.Option(
+            "--heavy/--light",
+            help="Allow benchmark, conformance and training, or not; by default on this machine "
+            "alone.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name of the host, as behind a proxy.", metavar="NAME"),
+    ] = None,
 ) -> None:
     """Look at attention in the browser."""
     try:
@@ -42,11 +58,15 @@ def playground(
         typer.echo(f"Error: {text}", err=True)
         raise typer.Exit(2) from error
     try:
-        app.launch(host=host, port=port, open_browser=not no_browser, expose=expose)
-    except OSError as error:
-        where = "no free port" if port is None else f"port {port} is in use or not allowed"
-        typer.echo(f"Error: {where}; choose another with --port", err=True)
-        raise typer.Exit(2) from error
-    except ValueError as error:  # an address not to be exposed
+        app.launch(
+            host=host,
+            port=port,
+            open_browser=not no_browser,
+            auth=auth,
+            expose=expose,
+            heavy=heavy,
+            allow_hosts=allow_host or (),
+        )
+    except (OSError, ValueError) as error:  # no port, no worker, an address not to be exposed
         typer.echo(f"Error: {sentence(error)}", err=True)
         raise typer.Exit(2) from error

@@ -5,26 +5,19 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+from collections.abc import Callable
 from typing import IO, Any
+
+from attnreg.children import channel, limit_memory
 
 
 def main() -> None:
     """Read the request and then ids of checks from what was standard input; answer on output."""
-    with (
-        os.fdopen(os.dup(0), encoding="utf-8") as asked,
-        os.fdopen(os.dup(1), "w", encoding="utf-8") as out,
-        open(os.devnull, encoding="utf-8") as nothing,
-    ):
-        os.dup2(nothing.fileno(), 0)  # a plugin that reads from its input finds nothing
-        os.dup2(2, 1)  # what a plugin prints goes to the log, not among the messages
-        _serve(json.loads(asked.readline()), asked, out)
+    with channel() as (asked, say):
+        _serve(json.loads(asked.readline()), asked, say)
 
 
-def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
-    def say(**message: Any) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
+def _serve(request: dict[str, Any], asked: IO[str], say: Callable[..., None]) -> None:
     import torch
 
     torch.set_num_threads(request["threads"])
@@ -48,7 +41,7 @@ def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
     if (
         torch.device(request["device"]).type == "cpu"
     ):  # an accelerator reserves addresses far beyond its memory
-        _limit_memory(request["memory"])
+        limit_memory(request["memory"])
     dtypes = request["dtypes"]
     try:
         case = Case(
@@ -70,18 +63,3 @@ def _serve(request: dict[str, Any], asked: IO[str], out: IO[str]) -> None:
         if os.getpid() != own:
             os._exit(0)  # the plugin forked, and this is the copy
         say(result=vars(result))
-
-
-def _limit_memory(extra: int) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows has none; the limit of time is left
-        return
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            held = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # no such file outside Linux
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = held + extra if hard == resource.RLIM_INFINITY else min(held + extra, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
+from attnreg.children import Child
 from attnreg.conformance.report import Result
 from attnreg.hookspecs import Check
 
@@ -24,6 +19,9 @@ GRACE = 90.0
 
 HANGS, CRASHES = 2, 4
 """After so many, what is left is not tried."""
+
+PATIENCE = 0.2
+"""Seconds in which a process that says no more may end by itself, and tell its exit code."""
 
 MEMORY = 8 * 2**30
 """Bytes beyond what a process holds when it starts."""
@@ -38,68 +36,20 @@ class Uncontained(Exception):
     """A process could not import the variant."""
 
 
-class _Worker:
+class _Worker(Child):
     """A process that asks for one check after the other; its messages go to a common inbox."""
 
     def __init__(self, request: str, inbox: Inbox) -> None:
         self.check: Check | None = None
         self.deadline = time.monotonic() + GRACE
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from attnreg.conformance.child import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            env=environment,
-            start_new_session=os.name == "posix",  # so that its own children end with it
-        )
-        threading.Thread(target=self._read, args=(inbox,), daemon=True).start()
-        self._say(request)
+        super().__init__("attnreg.conformance.child", lambda message: inbox.put((self, message)))
+        self.say(request)
 
     def give(self, check: Check, seconds: float) -> None:
         """Hand it a check, to be done within so many seconds."""
         self.check = check
         self.deadline = time.monotonic() + seconds
-        self._say(check.id)
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None  # for mypy: it is a pipe
-        with contextlib.suppress(BrokenPipeError):  # it died, and the inbox will say so
-            self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
-
-    def _read(self, inbox: Inbox) -> None:
-        assert self.process.stdout is not None  # for mypy: it is a pipe
-        with self.process.stdout as stream:
-            for line in stream:
-                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                    message = json.loads(line)
-                    if isinstance(message, dict):
-                        inbox.put((self, message))
-        inbox.put((self, None))
-
-    def close(self) -> str:
-        """End the process and all it started; return how it ended and what it said last."""
-        assert self.process.stdin is not None  # for mypy: it is a pipe
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(0.2)  # one that ended by itself has a code to tell
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.name == "posix":
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
-        code = self.process.wait()
-        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 2000))
-        last = self.log.read().decode(errors="replace").strip().splitlines()[-3:]
-        self.log.close()
-        how = f"exit code {code}"
-        if code < 0:
-            known = {one.value: one.name for one in signal.Signals}
-            how = f"signal {known.get(-code, -code)}"
-        return how + (f"; it said last: {' / '.join(last)}" if last else "")
+        self.say(check.id)
 
 
 def contained(
@@ -156,7 +106,7 @@ def contained(
                 worker.close()
                 continue
             workers.remove(worker)
-            how = worker.close()
+            how = worker.close(PATIENCE)
             if message is not None:
                 fault = message["broken"]
             elif fault is None:

@@ -1,22 +1,15 @@
-"""attnreg_playground: every installed attention variant, to look at in a browser."""
+"""attnreg_playground: see, compare, measure and verify every installed attention variant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import gradio as gr
+    import numpy as np
+    from numpy.typing import NDArray
 
-    from attnreg import Registry
-
-__all__ = ["build", "launch"]
-
-
-def build(registry: Registry | None = None) -> gr.Blocks:
-    """Return the playground as ``gr.Blocks``, of the given registry or of what is installed."""
-    from attnreg_playground import app  # Gradio takes seconds to import
-
-    return app.build(registry)
+__all__ = ["draw", "launch"]
 
 
 def launch(
@@ -24,16 +17,51 @@ def launch(
     port: int | None = None,
     open_browser: bool = True,
     *,
+    auth: str | None = None,
     expose: bool = False,
+    heavy: bool | None = None,
+    allow_hosts: Iterable[str] = (),
     block: bool = True,
-    registry: Registry | None = None,
-) -> gr.Blocks:
-    """Serve the playground until it is interrupted; return at once with ``block=False``.
+    registry: str | None = None,
+) -> Any:
+    """Serve the playground until it is interrupted; return its ``gr.Blocks`` with ``block=False``.
 
     ``port=None`` takes the first free one from 7860. Whoever reaches the address can run the
-    installed variants, so a host other than this machine needs ``expose=True``; else it is a
-    ``ValueError``.
+    installed variants, so a host other than this machine needs ``auth``, a file of accounts (see
+    ``attnreg_playground.accounts``), or ``expose=True``; else it is a ``ValueError``. ``heavy``
+    allows benchmark, conformance and training; by default it does where the host is this machine.
+    ``allow_hosts`` are further names under which it may be asked for, as behind a proxy.
+    ``registry`` is ``"module:function"``, which returns the registry to show; None is what is
+    installed. Raises ``OSError`` where the port is taken or no plugin process starts.
     """
-    from attnreg_playground import app
+    from attnreg_playground import serving
 
-    return app.launch(host, port, open_browser, expose=expose, block=block, registry=registry)
+    return serving.launch(
+        host,
+        port,
+        open_browser,
+        auth=auth,
+        expose=expose,
+        heavy=heavy,
+        allow_hosts=allow_hosts,
+        block=block,
+        registry=registry,
+    )
+
+
+def draw(page: str, **values: Any) -> Mapping[str, NDArray[np.generic]]:
+    """Return the numbers behind a page of the playground, by name: what its figures show.
+
+    ``page`` and ``values`` are those of the address, such as ``draw("q_temperature",
+    temperature=0.3)``; what is left out has its default. Raises ``ValueError`` where the page
+    would show a problem.
+    """
+    from attnreg import default_registry
+    from attnreg_playground.texts import localise
+    from attnreg_playground.work import final
+
+    shown = final(default_registry(), page, values)
+    if shown.problem is not None:
+        told = localise(shown.problem, "en")
+        raise ValueError(f"{told['title']}: {told['detail']}")
+    return shown.arrays

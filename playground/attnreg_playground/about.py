@@ -1,17 +1,15 @@
-"""What stands beside the picture, as plain blocks of text: the variant, the notice at the foot."""
+"""What stands beside the pictures, as plain blocks of text: a variant, a note, a list."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from attnreg import Registry, Variant
-from attnreg_playground.inputs import Problem
-from attnreg_playground.texts import say
-from attnreg_playground.wording import word_problem
+from attnreg import Variant
+from attnreg_playground.texts import Sentence, sentence
 
-Blocks = dict[str, list[dict[str, Any]]]
-"""``{"blocks": [...]}`` for ``assets/blocks.js``: each has tag, text, and perhaps class, href."""
+Block = dict[str, Any]
+"""A piece of text for the browser: ``tag`` (h3, p, chip), ``text``, ``style``, perhaps ``href``."""
 
 _CAN = (
     "causal",
@@ -29,100 +27,45 @@ _CAN = (
 _LINK = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
-def heading(variant: Variant, plugin: str, language: str) -> Blocks:
-    """Return the name, the summary and the plugin of a variant."""
-    return _blocks(
-        ("h2", variant.name, "name"),
-        ("p", variant.summary, "summary"),
-        ("p", say("about.from", language, plugin=plugin), "quiet"),
-    )
-
-
-def formula(variant: Variant, language: str) -> str:
-    """Return the formula as Markdown that holds nothing but LaTeX displays."""
-    latex = " ".join(variant.formula.split())
-    if not latex:
-        return say("about.no_formula", language)
-    # Inside the display: no end of it, no HTML, and no command that loads or links.
-    latex = latex.replace("<", r"\lt ").replace(">", r"\gt ").replace("$", r"\text{USD}")
-    latex = re.sub(r"\\(href|url|includegraphics|html[A-Za-z]*|def|gdef|newcommand)\b", "", latex)
-    parts = latex.split(r",\quad")  # a definition beside the formula gets a line of its own
-    return "\n\n".join(f"$$\n{part.strip()}\n$$" for part in parts)
-
-
-def details(variant: Variant, language: str) -> Blocks:
+def details(variant: Variant) -> tuple[Block, ...]:
     """Return paper, cost and capabilities of a variant, and what weights cannot tell."""
     able = variant.capabilities
     can = [name for name in _CAN if getattr(able, name)]
     can += ["decode"] if able.decode != "none" else []
     cannot = [name for name in (*_CAN, "decode") if name not in can]
-    rows: list[tuple[str, ...]] = [
-        ("h3", say("about.complexity", language)),
-        (
-            "p",
-            say(
-                "about.cost",
-                language,
-                time=_cost(variant.complexity.time),
-                memory=_cost(variant.complexity.memory),
-            ),
-        ),
+    time, memory = _cost(variant.complexity.time), _cost(variant.complexity.memory)
+    rows: list[Block] = [
+        block("h3", sentence("about.complexity")),
+        block("p", sentence("about.cost", time=time, memory=memory)),
     ]
     if variant.approximates is not None:
         other, _, law = variant.approximates
-        rows += [("h3", say("about.approximates", language)), ("p", f"{other}: {law}")]
-    rows.append(("h3", say("about.capabilities", language)))
-    rows += [("chip", say(f"can.{name}", language), "can") for name in can]
+        rows += [block("h3", sentence("about.approximates")), block("p", f"{other}: {law}")]
+    rows.append(block("h3", sentence("about.capabilities")))
+    rows += [block("chip", sentence(f"can.{name}"), "can") for name in can]
     if able.fixed_length:
-        rows.append(("chip", say("can.fixed_length", language), "plain"))
+        rows.append(block("chip", sentence("can.fixed_length"), "plain"))
     if cannot:
-        rows.append(("h3", say("about.cannot", language)))
-        rows += [("chip", say(f"can.{name}", language), "cannot") for name in cannot]
+        rows.append(block("h3", sentence("about.cannot")))
+        rows += [block("chip", sentence(f"can.{name}"), "cannot") for name in cannot]
     if variant.paper:
-        rows.append(("h3", say("about.paper", language)))
-        rows += [("p", part.strip(), "paper") for part in variant.paper.split(";")]
-    rows.append(("p", say("about.caution", language), "caution"))
-    return _blocks(*rows)
+        rows.append(block("h3", sentence("about.paper")))
+        rows += [paper(part.strip()) for part in variant.paper.split(";")]
+    rows.append(block("p", sentence("about.caution"), "caution"))
+    return tuple(rows)
 
 
-def form_message(problems: list[Problem], language: str) -> Blocks:
-    """Return what is wrong in the form, one line each."""
-    return _blocks(*(("p", word_problem(one, language)["detail"], "wrong") for one in problems))
+def block(tag: str, text: Sentence | str, style: str = "") -> Block:
+    """Return a block of text."""
+    return {"tag": tag, "text": text, "style": style}
 
 
-def notice(registry: Registry, faults: list[str], language: str) -> Blocks:
-    """Return what is installed but not listed: broken plugins, names claimed twice, panels."""
-    rows = [
-        say(
-            "notice.broken",
-            language,
-            plugin=f"{one.name} ({one.distribution})",
-            reason=f"{type(one.error).__name__}: {one.error}",
-        )
-        for one in registry.broken.values()
-    ]
-    rows += [
-        say("notice.duplicate", language, name=name, owners=", ".join(owners))
-        for name, owners in registry.duplicates.items()
-    ]
-    rows += faults
-    if not rows:
-        return _blocks()
-    return _blocks(
-        ("h2", say("notice.title", language), "small"), *(("p", row, "quiet") for row in rows)
-    )
+def paper(text: str) -> Block:
+    """Return a paper, linked where it is on arXiv."""
+    found = _LINK.search(text)
+    link = {"href": f"https://arxiv.org/abs/{found.group(1)}"} if found else {}
+    return {**block("p", text, "paper"), **link}
 
 
 def _cost(text: str) -> str:
     return f"O({text.replace('^2', '²').replace('^3', '³')})"
-
-
-def _blocks(*rows: tuple[str, ...]) -> Blocks:
-    blocks: list[dict[str, Any]] = []
-    for tag, text, *style in rows:
-        block: dict[str, Any] = {"tag": tag, "text": text, "style": style[0] if style else ""}
-        linked = _LINK.search(text) if block["style"] == "paper" else None
-        if linked:
-            block["href"] = f"https://arxiv.org/abs/{linked.group(1)}"
-        blocks.append(block)
-    return {"blocks": blocks}

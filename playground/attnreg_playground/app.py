@@ -1,11 +1,11 @@
-"""The playground as a Gradio app: the header, the tabs, the notice, and how it is served."""
+"""The playground as a Gradio app: the header, the tabs, the panels of plugins, the endpoints."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module, resources
 from typing import Any
 
 # Before Gradio is imported: no telemetry, no look-ups of newer versions, no model hub.
@@ -15,165 +15,149 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import gradio as gr
 
-import attnreg
-from attnreg import Panel, Registry
-from attnreg_playground.about import notice
-from attnreg_playground.shell import Shell, blocks, read_asset
-from attnreg_playground.tabs import TABS
-from attnreg_playground.texts import LANGUAGES, say
+from attnreg_playground.api import Endpoints
+from attnreg_playground.calls import Calls
+from attnreg_playground.pool import Pool
+from attnreg_playground.texts import LANGUAGES, TEXTS, choose_language, say
 
-_FONT = ("system-ui", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", "sans-serif")
-_MONO = ("ui-monospace", "Consolas", "monospace")
+TABS = (
+    "three", "explore", "compare", "questions", "benchmark", "conformance", "capabilities",
+    "models", "plugins",
+)  # fmt: skip
+FIRST = "explore"
+
+SCRIPTS = ("core", "heat", "plots", "numbers", "widgets", "page")
+"""The scripts of ``assets``, in the order in which they build on each other."""
+
+_QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
-def build(registry: Registry | None = None) -> gr.Blocks:
-    """Return the app, of the given registry or of everything installed."""
-    registry = attnreg.default_registry() if registry is None else registry
+@dataclass(frozen=True)
+class Service:
+    """What answers the page: quick jobs, long ones one at a time, and what is installed."""
+
+    quick: Pool
+    slow: Pool
+    calls: Calls
+    endpoints: Endpoints
+    catalogue: Mapping[str, Any]
+
+    def close(self) -> None:
+        """End every process."""
+        self.calls.close()
+        self.quick.close()
+        self.slow.close()
+
+
+def build(service: Service) -> gr.Blocks:
+    """Return the app around a service."""
     demo = gr.Blocks(title="attnreg playground", analytics_enabled=False)
+    faults: list[dict[str, str]] = []
+    labels: list[tuple[Any, Callable[[str], str]]] = []
     with demo:
-        with gr.Row(elem_id="at-header"):
-            title = gr.Markdown(_title("en"))
-            language = gr.Radio(
-                [(name, code) for code, name in LANGUAGES.items()],
-                value="en",
-                label=say("page.language", "en"),
-                show_label=False,
-                container=False,
-                elem_id="at-language",
-            )
-        shell = Shell(demo, registry, language)
-        shell.translate(title, lambda code: gr.update(value=_title(code)))
-        for tab in TABS:
-            with gr.Tab(say(f"tab.{tab.id}", "en"), id=tab.id) as made:
-                tab.build(shell)
-            shell.translate(made, _tab_title(tab.id))
-        faults = [fault for panel in registry.panels.values() if (fault := _add(panel, shell))]
-        foot = blocks({}, elem_id="at-notice")
-        shell.translate(
-            foot,
-            lambda code: notice(
-                registry, [say("panel.broken", code, panel=p, reason=r) for p, r in faults], code
-            ),
-        )
-        _listen(shell)
+        head = _html("header", {}, service)
+        with gr.Tabs(selected=FIRST, elem_id="at-tabs") as tabs:
+            for name in TABS:
+                with gr.Tab(say(f"tab.{name}", "en"), id=name) as tab:
+                    _html("tab", {"tab": name}, service)
+                labels.append((tab, _tab_title(name)))
+                tab.select(None, None, None, js=_chosen(name), **_QUIET)
+            for panel in service.catalogue["panels"]:
+                _add(panel, labels, faults)
+        head.value = {
+            "catalogue": {**service.catalogue, "faults": faults},
+            "texts": {key: list(texts) for key, texts in TEXTS.items()},
+            "languages": dict(LANGUAGES),
+            "tabs": list(TABS),
+            "first": FIRST,
+            "heavy": service.calls.heavy,
+        }
+        _listen(demo, head, tabs, labels)
+        for endpoint in service.endpoints.all():
+            gr.api(endpoint, api_name=endpoint.__name__, concurrency_limit=4)  # type: ignore[attr-defined]  # it is documented
     return demo
 
 
-def launch(
-    host: str,
-    port: int | None,
-    open_browser: bool,
-    *,
-    expose: bool = False,
-    block: bool = True,
-    registry: Registry | None = None,
-) -> gr.Blocks:
-    """Serve the app; see ``attnreg_playground.launch``."""
-    if not (expose or _is_loopback(host)):
-        raise ValueError(
-            f"host {host!r} can be reached from other machines, and whoever reaches the playground "
-            "can run the installed variants; pass expose=True (--expose) if that is meant"
-        )
-    demo = build(registry)
-    demo.queue(max_size=64)
-    demo.launch(
-        server_name=host,
-        server_port=port,
-        inbrowser=open_browser,
-        share=False,
-        ssr_mode=False,
-        mcp_server=False,
-        pwa=False,
-        enable_monitoring=False,
-        show_error=False,
-        run_history=False,
-        footer_links=[],
-        allowed_paths=[],
-        prevent_thread_lock=True,
-        theme=_theme(),
-        css=read_asset("app.css"),
-        quiet=True,  # its own greeting offers a public link, which this app does not
-    )
-    if block:
-        print(f"attnreg playground: {demo.local_url} (Ctrl+C stops it)", flush=True)
-        demo.block_thread()
-    return demo
+def read_asset(name: str) -> str:
+    """Return the text of a file in ``assets``."""
+    return (resources.files("attnreg_playground") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _listen(shell: Shell) -> None:
-    """Translate everything when the language changes; choose it first from URL and browser."""
-    outputs = [component for component, _ in shell.translations]
+def _html(part: str, value: dict[str, Any], service: Service) -> gr.HTML:
+    """Return a component that the scripts fill; its template is empty, as Gradio runs templates."""
+    library = "\n".join(read_asset(f"{name}.js") for name in SCRIPTS) if part == "header" else ""
+    script = f"{library}\n{read_asset(f'{part}.js')}"
 
-    def translate(code: str) -> list[object]:
-        return [make(code if code in LANGUAGES else "en") for _, make in shell.translations]
+    async def call(asked: dict[str, Any]) -> dict[str, Any]:  # Gradio marks it: no method will do
+        return await service.calls.call(asked)
 
-    def start(request: gr.Request) -> list[object]:
-        code = shell.first_language(request)
-        return [code, *translate(code)]
-
-    shell.language.input(
-        translate, shell.language, outputs, show_progress="hidden", api_visibility="private"
-    )
-    shell.demo.load(
-        start, None, [shell.language, *outputs], show_progress="hidden", api_visibility="private"
+    return gr.HTML(
+        value,
+        html_template="",
+        js_on_load=script,
+        apply_default_css=False,
+        elem_id=f"at-{part}" if part == "header" else f"at-tab-{value['tab']}",
+        server_functions=[call] if part == "header" else None,
     )
 
 
-def _add(panel: Panel, shell: Shell) -> tuple[str, str] | None:
-    """Add a plugin's panel as a tab; return its id and the reason where it cannot be built."""
+def _listen(
+    demo: gr.Blocks, head: gr.HTML, tabs: gr.Tabs, labels: list[tuple[Any, Callable[[str], str]]]
+) -> None:
+    """Label the tabs in the language that is chosen, and open the tab of the address."""
+
+    def named(code: str) -> list[Any]:
+        return [gr.update(label=title(code)) for _, title in labels]
+
+    def start(request: gr.Request) -> list[Any]:
+        asked = request.query_params.get("lang"), request.headers.get("accept-language")
+        first = request.query_params.get("tab")
+        known = [one.id for one, _ in labels]
+        chosen = first if first in known else FIRST
+        return [gr.Tabs(selected=chosen), *named(choose_language(*asked))]
+
+    def choose(event: gr.EventData) -> list[Any]:
+        code, tab = getattr(event, "language", ""), getattr(event, "tab", "")
+        labelled = named(code) if code in LANGUAGES else [gr.skip() for _ in labels]
+        known = [one.id for one, _ in labels]
+        return [gr.Tabs(selected=tab) if tab in known else gr.skip(), *labelled]
+
+    outputs = [tabs, *(tab for tab, _ in labels)]
+    demo.load(start, None, outputs, **_QUIET)
+    head.select(choose, None, outputs, **_QUIET)
+
+
+def _add(
+    panel: Mapping[str, Any],
+    labels: list[tuple[Any, Callable[[str], str]]],
+    faults: list[dict[str, str]],
+) -> None:
+    """Add a plugin's panel as a tab, or note why it cannot be built."""
     made = None
     try:
-        module, _, name = panel.build.partition(":")
+        module, _, name = panel["build"].partition(":")
         make = getattr(import_module(module), name)
-        with gr.Tab(_panel_title(panel, "en"), id=f"panel-{panel.id}") as made:
+        with gr.Tab(_panel_title(panel, "en"), id=f"panel-{panel['id']}") as made:
             make()
     except (Exception, SystemExit) as error:
         if made is not None:
             made.visible = False  # what it added before it failed is of no use
-        return panel.id, f"{type(error).__name__}: {error}"
-    shell.translate(made, lambda code: gr.update(label=_panel_title(panel, code)))
-    return None
+        faults.append({"panel": panel["id"], "reason": f"{type(error).__name__}: {error}"})
+        return
+    made.select(None, None, None, js=_chosen(f"panel-{panel['id']}"), **_QUIET)
+    labels.append((made, lambda code: _panel_title(panel, code)))
 
 
-def _tab_title(name: str) -> Callable[[str], Any]:
-    return lambda code: gr.update(label=say(f"tab.{name}", code))
+def _chosen(name: str) -> str:
+    """Return the script that notes in the address which tab is shown."""
+    plain = "".join(sign for sign in name if sign.isalnum() or sign in "-_")
+    return f"() => window.attnreg && window.attnreg.tabChosen('{plain}')"
 
 
-def _panel_title(panel: Panel, language: str) -> str:
-    return panel.title.get(language) or panel.title.get("en") or panel.id
+def _tab_title(name: str) -> Callable[[str], str]:
+    return lambda code: say(f"tab.{name}", code)
 
 
-def _title(language: str) -> str:
-    return f"# {say('page.title', language)}\n{say('page.tagline', language)}"
-
-
-def _theme() -> gr.themes.Base:
-    theme = gr.themes.Soft(primary_hue="teal", neutral_hue="zinc", font=_FONT, font_mono=_MONO)
-    for shade in ("", "_dark"):  # plain labels: the picture is what is coloured here
-        theme.set(
-            **{
-                f"block_title_background_fill{shade}": "transparent",
-                f"block_title_text_color{shade}": "*body_text_color",
-                f"body_text_color_subdued{shade}": "*neutral_400" if shade else "*neutral_500",
-                f"block_info_text_color{shade}": "*neutral_400" if shade else "*neutral_500",
-                f"input_border_color{shade}": "*neutral_600" if shade else "*neutral_300",
-                f"checkbox_border_color{shade}": "*neutral_500" if shade else "*neutral_400",
-            },
-            block_border_width="1px",
-            block_shadow="none",
-            input_border_width="1px",
-            input_shadow="none",
-            checkbox_border_width="1px",
-            block_title_padding="0",
-            block_title_text_weight="600",
-        )
-    return theme
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _panel_title(panel: Mapping[str, Any], language: str) -> str:
+    title = panel["title"]
+    return str(title.get(language) or title.get("en") or panel["id"])

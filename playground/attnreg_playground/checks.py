@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from attnreg import Variant
-from attnreg_playground.inputs import Sentence
+from attnreg_playground.drawing import Finding
+from attnreg_playground.texts import sentence
 
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-3
 """What a row sum may miss 1 by, and how far weights times values may be from the output."""
-
-
-class Finding(NamedTuple):
-    """What a check found: ``tone`` is "good", "bad", or "plain" where nothing is promised."""
-
-    tone: str
-    sentence: Sentence
 
 
 def findings(
@@ -35,9 +27,9 @@ def findings(
     if not seen.all():
         leaks = int(((weights != 0) & ~seen).sum())
         found.append(
-            Finding("bad", Sentence("check.leak", {"count": leaks}))
+            Finding("bad", sentence("check.leak", count=leaks))
             if leaks
-            else Finding("good", Sentence("check.masked"))
+            else Finding("good", sentence("check.masked"))
         )
     whole = np.isfinite(weights).all(axis=-1) & np.isfinite(output).all(axis=-1)
     if whole.any():
@@ -48,8 +40,8 @@ def findings(
         found.append(
             Finding(
                 "good" if good else "bad",
-                Sentence(
-                    "check.output" if good else "check.output_wrong", {"deviation": f"{worst:.1e}"}
+                sentence(
+                    "check.output" if good else "check.output_wrong", deviation=f"{worst:.1e}"
                 ),
             )
         )
@@ -57,7 +49,8 @@ def findings(
 
 
 def _sums(variant: Variant, weights: Floats, seen: NDArray[np.bool_]) -> Finding:
-    rows = weights[seen.any(axis=-1) & np.isfinite(weights).all(axis=-1)]
+    kept = seen.any(axis=-1) & np.isfinite(weights).all(axis=-1)
+    rows = weights.reshape(-1, weights.shape[-1]) if kept.all() else weights[kept]
     sums = rows.sum(axis=-1)
     deviation = float(np.abs(sums - 1.0).max(initial=0.0))
     low, high = float(rows.min(initial=0.0)), float(rows.max(initial=0.0))
@@ -66,14 +59,13 @@ def _sums(variant: Variant, weights: Floats, seen: NDArray[np.bool_]) -> Finding
     signed = low < -TOLERANCE * max(1.0, high)
     name = {"variant": variant.name}
     if variant.capabilities.normalized and signed:
-        return Finding("bad", Sentence("check.negative", {**name, "low": f"{low:.4g}"}))
+        return Finding("bad", sentence("check.negative", **name, low=f"{low:.4g}"))
     if not signed and deviation <= TOLERANCE:
-        return Finding("good", Sentence("check.sums", {"deviation": f"{deviation:.1e}"}))
+        return Finding("good", sentence("check.sums", deviation=f"{deviation:.1e}"))
     if variant.capabilities.normalized:
-        return Finding(
-            "bad", Sentence("check.sums_wrong", {**name, "deviation": f"{deviation:.1e}"})
-        )
+        wrong = sentence("check.sums_wrong", **name, deviation=f"{deviation:.1e}")
+        return Finding("bad", wrong)
     if signed:
         fields = {**span, "low": f"{low:.4g}", "high": f"{high:.4g}"}
-        return Finding("plain", Sentence("check.signed", fields))
-    return Finding("plain", Sentence("check.unnormalized", span))
+        return Finding("plain", sentence("check.signed", **fields))
+    return Finding("plain", sentence("check.unnormalized", **span))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from attnreg import Option, OptionError, Variant
-from attnreg_playground.inputs import Problem, Sentence
-from attnreg_playground.texts import say
+from attnreg_playground.texts import LANGUAGES, Problem, Sentence, localise, problem, sentence
 
 Widget = Literal["check", "choice", "slider", "text"]
 
@@ -68,42 +67,62 @@ def read_form(variant: Variant, raw: Mapping[str, Any]) -> tuple[dict[str, Any],
         try:
             values[field.name] = field.read(raw[field.name])
         except (OptionError, ValueError, TypeError, OverflowError):
-            sentence = Sentence("option.wrong", {"option": field.option, "raw": raw[field.name]})
-            wrong.append(Problem(Sentence("problem.option"), sentence, control=True))
+            fields = {"name": field.name, "allowed": allowed(field.option)}
+            fields["value"] = repr(raw[field.name])[:80]
+            wrong.append(problem("option", control=field.name, **fields))
     return values, wrong
 
 
-def allowed(option: Option, language: str) -> str:
-    """Say in a language which values an option takes."""
-    words: list[str] = []
+def allowed(option: Option) -> Sentence:
+    """Say which values an option takes."""
+    words: list[Sentence] = []
     if option.choices:
         listed = ", ".join(str(choice) for choice in option.choices)
-        words.append(say("allowed.choices", language, choices=listed))
-    names = {bool: "bool", int: "int", float: "float", str: "str", tuple: "tuple"}
+        words.append(sentence("allowed.choices", choices=listed))
+    names = {bool: "check", int: "int", float: "float", str: "str", tuple: "tuple"}
     for kind in option.kinds:
         if kind in names and not (option.choices and kind is not tuple):
-            words.append(say(f"allowed.{names[kind]}", language))
+            words.append(sentence(f"allowed.{names[kind]}"))
     if type(None) in option.kinds:
-        words.append(say("allowed.none", language))
-    text = say("allowed.or", language).join(words)
+        words.append(sentence("allowed.none"))
+    told = words[0]
+    for word in words[1:]:
+        told = sentence("allowed.or", one=told, other=word)
     if option.minimum is not None:
         key = "allowed.above" if option.open_minimum else "allowed.at_least"
-        text += say(key, language, bound=_bound(option.minimum))
+        told = sentence(key, one=told, bound=_bound(option.minimum))
     if option.maximum is not None:
         key = "allowed.below" if option.open_maximum else "allowed.at_most"
-        text += say(key, language, bound=_bound(option.maximum))
-    return text
+        told = sentence(key, one=told, bound=_bound(option.maximum))
+    return told
 
 
-def help_of(option: Option, language: str) -> str:
+def help_of(option: Option) -> Sentence | str:
     """Return the line under a field: the plugin's own help, then which values are taken."""
     if option is SCALE:
-        return f"{say('control.scale', language)} ({allowed(option, language)})"
+        return sentence("control.scale_help", allowed=allowed(option))
     if option.choices or set(option.kinds) <= {bool}:
         return option.doc
-    return (
-        f"{option.doc} ({allowed(option, language)})" if option.doc else allowed(option, language)
-    )
+    if option.doc:
+        return sentence("control.option_help", doc=option.doc, allowed=allowed(option))
+    return allowed(option)
+
+
+def describe(variant: Variant) -> list[dict[str, Any]]:
+    """Return the form of a variant as plain data for the browser, its help in each language."""
+    return [
+        {
+            "name": field.name,
+            "widget": field.widget,
+            "initial": field.initial,
+            "choices": [value for _, value in field.choices],
+            "low": field.option.minimum,
+            "high": field.option.maximum,
+            "step": field.step,
+            "help": {code: localise(help_of(field.option), code) for code in LANGUAGES},
+        }
+        for field in fields_of(variant)
+    ]
 
 
 def _field(option: Option) -> Field:

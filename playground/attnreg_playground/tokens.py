@@ -6,8 +6,8 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-MAX_TOKENS = 128
-"""The longest input: a heatmap of this side is still readable, and cheap for every variant."""
+MAX_TOKENS = 512
+"""The longest input: a heatmap of this side can still be read, and is cheap for every variant."""
 
 MAX_CHARACTERS = 4000
 """What is read of a text at most, before it is cut into tokens."""

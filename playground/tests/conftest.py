@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,73 +10,45 @@ from typing import Any
 import pytest
 
 import attnreg
-from attnreg_playground.attend import Picture
-from attnreg_playground.explore import DEFAULT_PASSAGE, DEFAULT_TEXT, Controls, look
-from attnreg_playground.inputs import Problem
-from attnreg_playground.wording import word_problem
+from attnreg_playground.drawing import Drawing
+from attnreg_playground.texts import localise
+from attnreg_playground.work import final
 
-REGISTRY = attnreg.default_registry()
-
-
-def load_fakes() -> ModuleType:
-    """Import ``fakes.py`` from beside this file, under a name that others can import too."""
-    name = "attnreg_playground_fakes"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("fakes.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+HERE = str(Path(__file__).parent)
+FAKES = "playground_fakes:with_panels"
+"""What a worker process imports: this folder is on its path, as on ours."""
 
 
 @pytest.fixture(scope="session")
 def fakes() -> ModuleType:
     """Third-party variants, good and bad."""
-    return load_fakes()
+    if HERE not in sys.path:
+        sys.path.append(HERE)
+    import playground_fakes
+
+    return playground_fakes
 
 
-def _controls(name: str, **changes: Any) -> Controls:
-    given: dict[str, Any] = {
-        "variant": name,
-        "options": {},
-        "source": "text",
-        "text": DEFAULT_TEXT,
-        "passage": DEFAULT_PASSAGE,
-        "layer": 2,
-        "heads": 4,
-        "causal": False,
-        "padding": 0,
-        "seed": 0,
-    }
-    return Controls(**(given | changes))
+def _shown(page: str, registry: Any = None, **values: Any) -> Drawing:
+    found = final(attnreg.default_registry() if registry is None else registry, page, values)
+    assert found.problem is None, localise(found.problem, "en")
+    return found
 
 
-def _picture(name: str, registry: attnreg.Registry = REGISTRY, **changes: Any) -> Picture:
-    shown = look(registry, _controls(name, **changes)).shown
-    assert isinstance(shown, Picture), shown
-    return shown
-
-
-def _problem(name: str, registry: attnreg.Registry = REGISTRY, **changes: Any) -> dict[str, str]:
-    shown = look(registry, _controls(name, **changes)).shown
-    assert isinstance(shown, Problem), shown
-    return word_problem(shown, "en")
+def _refused(page: str, registry: Any = None, **values: Any) -> dict[str, str]:
+    found = final(attnreg.default_registry() if registry is None else registry, page, values)
+    assert found.problem is not None
+    told: dict[str, str] = localise(found.problem, "en")
+    return told
 
 
 @pytest.fixture
-def controls() -> Any:
-    """The controls of the tab at their defaults, some of them changed."""
-    return _controls
+def shown() -> Any:
+    """Draw a page to its end, and expect figures."""
+    return _shown
 
 
 @pytest.fixture
-def picture() -> Any:
-    """Look at a variant and expect a picture."""
-    return _picture
-
-
-@pytest.fixture
-def problem() -> Any:
-    """Look at a variant and expect a problem, in English."""
-    return _problem
+def refused() -> Any:
+    """Draw a page, and expect a problem, in English."""
+    return _refused

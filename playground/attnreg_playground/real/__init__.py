@@ -1,0 +1,1 @@
+"""Real models and data, from installed packages: nothing is downloaded, nothing is unpickled."""
