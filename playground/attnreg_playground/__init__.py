@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["draw", "launch"]
+__all__ = ["build", "draw", "launch"]
 
 
 def launch(
@@ -47,6 +47,17 @@ def launch(
         block=block,
         registry=registry,
     )
+
+
+def build(registry: str | None = None, *, heavy: bool = True) -> Any:
+    """Return the playground as ``gr.Blocks`` with its workers started; ``close()`` ends both.
+
+    It is for an app of your own around it: ``launch`` adds what stands before the page, such as the
+    checks of hosts and routes. The arguments are those of ``launch``.
+    """
+    from attnreg_playground import serving
+
+    return serving.build(registry, heavy)
 
 
 def draw(page: str, **values: Any) -> Mapping[str, NDArray[np.generic]]:

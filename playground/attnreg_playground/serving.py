@@ -58,6 +58,32 @@ def pools(registry: str | None) -> tuple[Pool, Pool]:
     return quick, slow
 
 
+def build(registry: str | None, heavy: bool) -> Any:
+    """Start the workers and return the app around them; its ``close`` ends both."""
+    quick, slow = pools(registry)  # these import torch while this process imports Gradio
+    try:
+        from attnreg_playground import app
+        from attnreg_playground.api import Endpoints
+        from attnreg_playground.calls import Calls
+
+        catalogue = quick.wait_for_catalogue()
+        pages = {page["id"]: page for page in catalogue["pages"]}
+        service = app.Service(
+            quick,
+            slow,
+            Calls(quick, slow, pages, heavy),
+            Endpoints(quick, slow, catalogue["variants"], heavy),
+            catalogue,
+        )
+        demo = app.build(service)
+    except BaseException:
+        quick.close()
+        slow.close()
+        raise
+    _close_together(demo, service)
+    return demo
+
+
 def launch(
     host: str,
     port: int | None,
@@ -73,25 +99,12 @@ def launch(
     """Serve the app; see ``attnreg_playground.launch``."""
     check_address(host, auth, expose)
     accounts = Accounts.read(auth) if auth else None
-    quick, slow = pools(registry)  # these import torch while this process imports Gradio
+    demo = build(registry, is_loopback(host) if heavy is None else heavy)
     try:
         from starlette.middleware import Middleware
 
-        from attnreg_playground import app
-        from attnreg_playground.api import Endpoints
-        from attnreg_playground.calls import Calls
+        from attnreg_playground.app import read_asset
 
-        catalogue = quick.wait_for_catalogue()
-        allowed = is_loopback(host) if heavy is None else heavy
-        pages = {page["id"]: page for page in catalogue["pages"]}
-        service = app.Service(
-            quick,
-            slow,
-            Calls(quick, slow, pages, allowed),
-            Endpoints(quick, slow, catalogue["variants"], allowed),
-            catalogue,
-        )
-        demo = app.build(service)
         demo.queue(max_size=64, default_concurrency_limit=4, api_open=False)
         _launch(
             demo,
@@ -113,21 +126,19 @@ def launch(
             strict_cors=True,
             prevent_thread_lock=True,
             theme=theme(),
-            css=app.read_asset("app.css"),
+            css=read_asset("app.css"),
             quiet=True,  # its own greeting offers a public link, which this app does not
             app_kwargs={"middleware": [Middleware(Guard, hosts=hosts_of(host, allow_hosts))]},
         )
     except BaseException:
-        quick.close()
-        slow.close()
+        demo.close(verbose=False)
         raise
-    _close_together(demo, service)
     if block:
         print(f"attnreg playground: {demo.local_url} (Ctrl+C stops it)", flush=True)
         try:
             demo.block_thread()
         finally:
-            service.close()
+            demo.close(verbose=False)
     return demo
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,12 @@ from attnreg_playground.work import final
 HERE = str(Path(__file__).parent)
 FAKES = "playground_fakes:with_panels"
 """What a worker process imports: this folder is on its path, as on ours."""
+
+
+def run_alone(what: Any) -> Any:
+    """Run a coroutine in a thread: a browser test may have left a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, what).result()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import pytest
 
 from attnreg_playground import accounts, serving
 from attnreg_playground.guard import HEADERS, LARGEST, Guard
+
+from .conftest import run_alone
 
 
 async def _inner(scope, receive, send):
@@ -42,7 +43,7 @@ def ask(path, method="GET", host="127.0.0.1:7860", headers=(), chunks=(b"",)):
     given = [(b"host", host.encode("latin-1")), *headers]
     scope = {"type": "http", "method": method, "path": path, "headers": given}
     guard = Guard(_inner, serving.hosts_of("127.0.0.1", ["play.example.org"]))
-    asyncio.run(guard(scope, receive, send))
+    run_alone(guard(scope, receive, send))
     if not sent:
         return 0, {}
     return sent[0]["status"], dict(sent[0]["headers"])
@@ -152,7 +153,7 @@ def test_long_paths_and_false_forwards_are_dropped():
     for host, kept in ((b"evil.example", False), (b"play.example.org", True)):
         headers = [(b"host", b"127.0.0.1"), (b"x-forwarded-host", host)]
         scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
-        asyncio.run(Guard(inner, ["127.0.0.1", "play.example.org"])(scope, None, None))
+        run_alone(Guard(inner, ["127.0.0.1", "play.example.org"])(scope, None, None))
         assert (b"x-forwarded-host" in seen[-1]) == kept
 
 
@@ -162,7 +163,7 @@ def test_web_sockets_are_refused():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(Guard(_inner, ["x"])({"type": "websocket"}, None, send))
+    run_alone(Guard(_inner, ["x"])({"type": "websocket"}, None, send))
     assert sent[0]["type"] == "websocket.close"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,27 @@ def test_reactions_are_cut_or_refused(smiles, count, refused):
     assert (None if found is None else len(found)) == count
     if count is None:
         assert refused("reaction", smiles=smiles)["control"] == "smiles"
+
+
+@needs_reaction
+def test_weights_that_would_run_code_are_refused(tmp_path, monkeypatch):
+    """A file in the place of the weights is read as tensors, or not at all."""
+    import pickle
+    import shutil
+
+    from attnreg_playground.real.missing import Failed, folder_of
+
+    class Harm:
+        def __reduce__(self):
+            return (Path.write_text, (tmp_path / "ran", "x"))
+
+    own = tmp_path / reaction._FOLDER
+    shutil.copytree(folder_of("rxnmapper", f"{reaction._FOLDER}/vocab.txt") / reaction._FOLDER, own)
+    (own / "pytorch_model.bin").write_bytes(pickle.dumps({"albert.x": Harm()}))
+    monkeypatch.setattr(reaction, "folder_of", lambda *_: tmp_path)
+    with pytest.raises(Failed):
+        reaction._load.__wrapped__()
+    assert not (tmp_path / "ran").exists()
 
 
 def _typed(text: str) -> str:

@@ -16,7 +16,7 @@ from attnreg_playground.calls import Calls
 from attnreg_playground.pool import Job, Limits, Pool, failed
 from attnreg_playground.texts import localise
 
-from .conftest import FAKES
+from .conftest import FAKES, run_alone
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ for _ in range(5000):
 
 
 def ask(calls: Calls, **asked: object) -> dict:
-    return asyncio.run(calls.call(asked))
+    return run_alone(calls.call(asked))
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_long_drawings_tell_how_far_they_are(calls):
 )  # fmt: skip
 def test_odd_requests_are_answered_by_sentences(asked, calls):
     begun = time.monotonic()
-    found = asyncio.run(calls.call(asked))
+    found = run_alone(calls.call(asked))
     assert time.monotonic() - begun < 2.0
     if found != {"stopped": False}:
         told = found.get("problem") or found["result"]["problem"]
@@ -246,7 +246,7 @@ def test_exports_at_once_are_few(calls):
             one.cancel()
         return [one.result() for one in done]
 
-    refused = asyncio.run(many())
+    refused = run_alone(many())
     assert len(refused) == 5
     assert all(one["problem"]["title"] == "The playground is busy" for one in refused)
     for worker in list(calls.quick._workers):

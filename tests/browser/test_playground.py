@@ -333,7 +333,7 @@ def test_a_benchmark_runs_stops_and_keeps_what_it_found(window, address):
     assert window.tab.locator(".at-curves circle").count()  # what was found stays
     window.control("lengths").get_by_text("128 … 1024").click()
     quick = window.control("seconds").locator("input[type=number]")
-    quick.fill("0.2")
+    quick.fill("1.5")
     quick.press("Enter")
     assert "Changed since the last run" in window.text(".at-status")
     window.after(window.tab.locator(".at-start").click, 90)  # the queue is free again
@@ -629,6 +629,60 @@ def test_failing_plugins_leave_the_rest_working(open_window, hostile_address, fa
     assert opened.page.evaluate("window.__hacked") is None
     assert opened.page.locator("img[src=x], .at-page a[href^=java]").count() == 0
     opened.close()
+
+
+def test_a_plugin_that_was_installed_after_the_fact_appears(open_window, tmp_path, monkeypatch):
+    import attnreg_playground
+    from tests.throwaway import install
+
+    source = '''
+from typing import Annotated
+
+import torch
+from annotated_doc import Doc
+from annotated_types import Interval
+
+import attnreg
+
+ATTNREG_CONTRACT = 1
+
+
+class Laplacian(attnreg.ScoreAttention):
+    """score(q, k) = -|q - k|_1 / tau"""
+
+    def __init__(self, dims, *, tau: Annotated[float, Interval(gt=0, le=100), Doc("warmth")] = 8.0,
+                 **common):
+        super().__init__(dims, **common)
+        self.tau = tau
+
+    def score(self, query, key):
+        return -torch.cdist(query, key, p=1) / self.tau
+
+
+@attnreg.hookimpl
+def attnreg_register_variants(register):
+    register(attnreg.Variant("laplacian", Laplacian, summary="L1 distance scores"))
+'''
+    install(tmp_path, "attnreg-laplacian", source, version="3.2")
+    monkeypatch.syspath_prepend(tmp_path)  # worker processes are given our path
+    demo = attnreg_playground.launch(open_browser=False, block=False)
+    try:
+        opened = open_window().open(demo.local_url, "?tab=explore&variant=laplacian").drawn()
+        assert opened.text(".hm-title") == "laplacian · Head 1"
+        assert "Every row sums to 1" in opened.text(".at-found-good")
+        assert "from attnreg-laplacian 3.2" in opened.text(".at-sheet")
+        field = opened.tab.locator("[data-option=tau]")
+        assert "warmth (a number, above 0, at most 100)" in field.inner_text()
+        before = opened.text(".hm-legend")
+        box = field.locator("input[type=text], input[type=number]")
+        box.fill("0.5")
+        opened.after(lambda: box.press("Enter"))
+        assert opened.text(".hm-legend") != before
+        opened.open(demo.local_url, "?tab=compare&variant=laplacian&other=euclidean").drawn()
+        assert opened.coloured() > 10
+        opened.close()
+    finally:
+        demo.close(verbose=False)
 
 
 def test_a_burst_ends_with_the_newest_picture(window, address):
