@@ -15,7 +15,7 @@ from attnreg_playground.formula import tree
 from attnreg_playground.texts import Problem, Sentence, localise
 
 Figure = dict[str, Any]
-"""What one renderer of ``assets/figures`` draws: a ``kind``, and plain data or sentences."""
+"""What one renderer of the browser draws: a ``kind``, and plain data or sentences."""
 
 
 class Finding(NamedTuple):

@@ -51,11 +51,10 @@ def curves(
     y: Label,
     log: bool = True,
     limit: tuple[Label, float] | None = None,
-    lines: bool = True,
 ) -> Figure:
     """Show lines over x: each of ``series`` has ``name``, ``x``, ``y``, perhaps ``slope``.
 
-    ``log`` is for both axes; ``limit`` is a named horizontal line; without ``lines`` only points.
+    ``log`` is for both axes; ``limit`` is a named horizontal line.
     """
     return {
         "kind": "curves",
@@ -65,7 +64,6 @@ def curves(
         "x": x,
         "y": y,
         "log": log,
-        "lines": lines,
         "limit": None if limit is None else {"label": limit[0], "value": limit[1]},
     }
 
@@ -190,31 +188,6 @@ def facts(name: str, title: Label, rows: Sequence[tuple[Label, Label]]) -> Figur
 def tiles(name: str, title: Label, found: Sequence[Mapping[str, Any]]) -> Figure:
     """Show checks as tiles: ``id``, ``status``, ``level``, ``law`` and, opened, what was seen."""
     return {"kind": "tiles", "name": name, "title": title, "tiles": [dict(one) for one in found]}
-
-
-def picture(
-    name: str,
-    title: Label,
-    pixels: NDArray[Any],
-    *,
-    overlay: NDArray[Any] | None = None,
-    note: Label = "",
-) -> Figure:
-    """Show an image (h, w) in 0…1 with weights (rows, columns) laid over it."""
-    grey = np.clip(np.asarray(pixels, dtype=float) * 255.0, 0, 255).astype(np.uint8)
-    figure: Figure = {
-        "kind": "picture",
-        "name": name,
-        "title": title,
-        "note": note,
-        "pixels": encode(grey),
-        "height": grey.shape[0],
-        "width": grey.shape[1],
-    }
-    if overlay is not None:
-        over = np.asarray(overlay, dtype="<f4")
-        figure |= {"overlay": encode(over), "rows": over.shape[0], "columns": over.shape[1]}
-    return figure
 
 
 def code(name: str, title: Label, text: str) -> Figure:

@@ -41,7 +41,7 @@ class Given:
     context: Tensor | None = None
     heads: tuple[Tensor, Tensor, Tensor] | None = None
     image: dict[str, Any] = field(default_factory=dict)
-    """The picture that the keys are patches of: see ``figures.image``."""
+    """The picture that the keys are patches of: see ``heat.heat``."""
 
 
 def embed(text: str, num_heads: int, seed: int) -> Given | Problem:

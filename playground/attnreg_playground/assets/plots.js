@@ -89,7 +89,7 @@ class Curves {
     if (showLimit) svg.append(h("svg:line", { x1: left, x2: wide - right, y1: py(limit), y2: py(limit), class: "limit" }), h("svg:text", { x: wide - right, y: py(limit) - 5, "text-anchor": "end" }, figure.limit.label));
     figure.series.forEach((one, at) => {
       const colour = PALETTE[at % PALETTE.length], kept = one.x.map((x, place) => [x, one.y[place]]).filter(([x, y]) => y !== null && (!figure.log || (x > 0 && y > 0)));
-      if (figure.lines && kept.length > 1) svg.append(h("svg:polyline", { points: kept.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": DASHES[at % DASHES.length] }));
+      if (kept.length > 1) svg.append(h("svg:polyline", { points: kept.map(([x, y]) => `${px(x).toFixed(1)},${py(y).toFixed(1)}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": DASHES[at % DASHES.length] }));
       if (kept.length <= 60) for (const [x, y] of kept) svg.append(h("svg:circle", { cx: px(x), cy: py(y), r: 3.5, fill: colour }, h("svg:title", {}, `${one.name}: ${brief(x)}, ${brief(y)}`)));
     });
     const legend = h("div", { class: "at-legend" }, figure.series.map((one, at) => h("span", {}, h("i", { style: `background:${PALETTE[at % PALETTE.length]}` }), one.name,
